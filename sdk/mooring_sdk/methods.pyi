@@ -17,6 +17,11 @@ from mooring_sdk.settings import CallOptions
 class SyncMethods:
     """The methods of the client that blocks."""
 
+    def accept_late_usage(self, project_id: str, late_usage_id: str, *, reason: str, options: CallOptions = UNCHANGED) -> models.LateUsage:
+        """Accept late usage: it becomes a usage record, and is charged in the hour of its acceptance.
+
+        Needs the action `usage.resolve`."""
+
     def acknowledge_node(self, node_id: str, *, options: CallOptions = UNCHANGED) -> models.Node:
         """Accept what a node reports now as what it has; findings about GPUs in use stay.
 
@@ -603,6 +608,11 @@ class SyncMethods:
 
         Needs the action `instance.read`."""
 
+    def get_late_usage(self, project_id: str, late_usage_id: str, *, options: CallOptions = UNCHANGED) -> models.LateUsage:
+        """Get one usage event that came after the window.
+
+        Needs the action `usage.read`."""
+
     def get_manifest_schema(self, *, options: CallOptions = UNCHANGED) -> dict[str, Any]:
         """Read the JSON Schema of manifests.
 
@@ -1176,6 +1186,14 @@ class SyncMethods:
 
     def iter_instances(self, project_id: str, *, limit: int | None = None, status: str | None = None, app: str | None = None, q: str | None = None, health: Any = None, needs_attention: bool | None = None, sort: Any = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.Instance, None, None]:
         """List a project's instances, oldest first; stopped ones stay readable; iterates over all pages, and stops after `most` items if that is given."""
+
+    def list_late_usage(self, project_id: str, *, cursor: str | None = None, limit: int | None = None, status: Any = None, options: CallOptions = UNCHANGED) -> models.LateUsagePage:
+        """List usage events that came after the window, with what became of them.
+
+        Needs the action `usage.read`."""
+
+    def iter_late_usage(self, project_id: str, *, limit: int | None = None, status: Any = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.LateUsage, None, None]:
+        """List usage events that came after the window, with what became of them; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_members(self, project_id: str, instance_id: str, *, cursor: str | None = None, limit: int | None = None, status: str | None = None, component: str | None = None, options: CallOptions = UNCHANGED) -> models.MemberPage:
         """List the members of an instance, including removed ones.
@@ -1896,6 +1914,17 @@ class SyncMethods:
 
         Needs the action `instance.update`."""
 
+    def record_meter_events(self, project_id: str, *, events: list[models.UsageEvent], options: CallOptions = UNCHANGED) -> models.MeterBatch:
+        """Record a batch of usage events, all of them or none.
+
+        The events are CloudEvents of the type `mooring.usage`, at most 5,000 in 4 MiB. Besides the JSON object, an array of
+        events (`application/cloudevents-batch+json`) and one event per line (`application/x-ndjson`) are accepted. An
+        event that is stored already with the same content counts as a duplicate; one with other content refuses the batch
+        with 409, and `details.events` has the indexes and both hashes. An event that ended before the window goes into the
+        queue of late usage.
+
+        Needs the action `usage.report`."""
+
     def register_platform_artifact(self, *, kind: str, location: str, digest: str, wait: float | None = None, labels: dict[str, str] | None = None, options: CallOptions = UNCHANGED) -> models.Artifact:
         """Register a digest, which the source must have.
 
@@ -1922,6 +1951,11 @@ class SyncMethods:
         Registering it again after a failed check starts another one.
 
         Needs the action `artifact.create`."""
+
+    def reject_late_usage(self, project_id: str, late_usage_id: str, *, reason: str, options: CallOptions = UNCHANGED) -> models.LateUsage:
+        """Reject late usage: it is never charged, and stays readable with the reason.
+
+        Needs the action `usage.resolve`."""
 
     def reject_node(self, node_id: str, *, reason: str, options: CallOptions = UNCHANGED) -> models.Node:
         """Refuse a machine that waits for approval, for good, and revoke its key.
@@ -2035,6 +2069,14 @@ class SyncMethods:
         difference is returned as a finding, for operators.
 
         Needs the action `agent.report`."""
+
+    def report_readings(self, instance_id: str, *, fence: int, readings: list[models.MeterReading], options: CallOptions = UNCHANGED) -> models.StoredReadings:
+        """Report cumulative readings of counters; what was used is the difference to the reading before.
+
+        A replay adds nothing, and a lost report is contained in the next one. A value that falls inside its epoch is
+        refused with 409: a reset begins a new epoch. All readings are stored, or none.
+
+        Needs the action `usage.report`."""
 
     def report_tasks(self, *, reports: list[dict[str, Any]], options: CallOptions = UNCHANGED) -> models.ReportedTasks:
         """Report progress, output and results of tasks; each report is answered on its own, in order.
@@ -2446,6 +2488,11 @@ class SyncMethods:
 
 class AsyncMethods:
     """The methods of the client for asyncio."""
+
+    async def accept_late_usage(self, project_id: str, late_usage_id: str, *, reason: str, options: CallOptions = UNCHANGED) -> models.LateUsage:
+        """Accept late usage: it becomes a usage record, and is charged in the hour of its acceptance.
+
+        Needs the action `usage.resolve`."""
 
     async def acknowledge_node(self, node_id: str, *, options: CallOptions = UNCHANGED) -> models.Node:
         """Accept what a node reports now as what it has; findings about GPUs in use stay.
@@ -3033,6 +3080,11 @@ class AsyncMethods:
 
         Needs the action `instance.read`."""
 
+    async def get_late_usage(self, project_id: str, late_usage_id: str, *, options: CallOptions = UNCHANGED) -> models.LateUsage:
+        """Get one usage event that came after the window.
+
+        Needs the action `usage.read`."""
+
     async def get_manifest_schema(self, *, options: CallOptions = UNCHANGED) -> dict[str, Any]:
         """Read the JSON Schema of manifests.
 
@@ -3606,6 +3658,14 @@ class AsyncMethods:
 
     def iter_instances(self, project_id: str, *, limit: int | None = None, status: str | None = None, app: str | None = None, q: str | None = None, health: Any = None, needs_attention: bool | None = None, sort: Any = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.Instance, None]:
         """List a project's instances, oldest first; stopped ones stay readable; iterates over all pages, and stops after `most` items if that is given."""
+
+    async def list_late_usage(self, project_id: str, *, cursor: str | None = None, limit: int | None = None, status: Any = None, options: CallOptions = UNCHANGED) -> models.LateUsagePage:
+        """List usage events that came after the window, with what became of them.
+
+        Needs the action `usage.read`."""
+
+    def iter_late_usage(self, project_id: str, *, limit: int | None = None, status: Any = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.LateUsage, None]:
+        """List usage events that came after the window, with what became of them; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_members(self, project_id: str, instance_id: str, *, cursor: str | None = None, limit: int | None = None, status: str | None = None, component: str | None = None, options: CallOptions = UNCHANGED) -> models.MemberPage:
         """List the members of an instance, including removed ones.
@@ -4326,6 +4386,17 @@ class AsyncMethods:
 
         Needs the action `instance.update`."""
 
+    async def record_meter_events(self, project_id: str, *, events: list[models.UsageEvent], options: CallOptions = UNCHANGED) -> models.MeterBatch:
+        """Record a batch of usage events, all of them or none.
+
+        The events are CloudEvents of the type `mooring.usage`, at most 5,000 in 4 MiB. Besides the JSON object, an array of
+        events (`application/cloudevents-batch+json`) and one event per line (`application/x-ndjson`) are accepted. An
+        event that is stored already with the same content counts as a duplicate; one with other content refuses the batch
+        with 409, and `details.events` has the indexes and both hashes. An event that ended before the window goes into the
+        queue of late usage.
+
+        Needs the action `usage.report`."""
+
     async def register_platform_artifact(self, *, kind: str, location: str, digest: str, wait: float | None = None, labels: dict[str, str] | None = None, options: CallOptions = UNCHANGED) -> models.Artifact:
         """Register a digest, which the source must have.
 
@@ -4352,6 +4423,11 @@ class AsyncMethods:
         Registering it again after a failed check starts another one.
 
         Needs the action `artifact.create`."""
+
+    async def reject_late_usage(self, project_id: str, late_usage_id: str, *, reason: str, options: CallOptions = UNCHANGED) -> models.LateUsage:
+        """Reject late usage: it is never charged, and stays readable with the reason.
+
+        Needs the action `usage.resolve`."""
 
     async def reject_node(self, node_id: str, *, reason: str, options: CallOptions = UNCHANGED) -> models.Node:
         """Refuse a machine that waits for approval, for good, and revoke its key.
@@ -4465,6 +4541,14 @@ class AsyncMethods:
         difference is returned as a finding, for operators.
 
         Needs the action `agent.report`."""
+
+    async def report_readings(self, instance_id: str, *, fence: int, readings: list[models.MeterReading], options: CallOptions = UNCHANGED) -> models.StoredReadings:
+        """Report cumulative readings of counters; what was used is the difference to the reading before.
+
+        A replay adds nothing, and a lost report is contained in the next one. A value that falls inside its epoch is
+        refused with 409: a reset begins a new epoch. All readings are stored, or none.
+
+        Needs the action `usage.report`."""
 
     async def report_tasks(self, *, reports: list[dict[str, Any]], options: CallOptions = UNCHANGED) -> models.ReportedTasks:
         """Report progress, output and results of tasks; each report is answered on its own, in order.

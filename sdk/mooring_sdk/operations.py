@@ -358,6 +358,9 @@ OBJECTS = {
     "ReadExecRecording": (
         ("after", "int", "", "`next_after` of the previous part; 0 begins."),
     ),
+    "RecordMeterEvents": (
+        ("events", "list[models.UsageEvent]", "required"),
+    ),
     "RegisterArtifact": (
         ("kind", "str", "required", "", ("blob", "oci")),
         ("location", "str", "required", "Where the bytes are: `oci://registry/repository`, `https://…`, `s3://bucket/key`, `huggingface://owner/name@commit/file` or `file:path`. What was uploaded has `upload:place/digest`."),
@@ -404,6 +407,10 @@ OBJECTS = {
         ("addresses", "list[str]", ""),
         ("limits", "dict[str, Any]", "", "The limits that the agent sets for itself."),
     ),
+    "ReportReadings": (
+        ("fence", "int", "required", "The fence of the claim; a stale one is refused."),
+        ("readings", "list[models.MeterReading]", "required"),
+    ),
     "ReportTasks": (
         ("reports", "list[dict[str, Any]]", "required"),
     ),
@@ -417,6 +424,9 @@ OBJECTS = {
         ("endpoints", "list[models.ReportedEndpoint] | None", ""),
         ("detail", "dict[str, Any] | None", "", "The adapter's own data, at most 16 KiB of JSON."),
         ("topology_mode", "str | None", ""),
+    ),
+    "ResolveLateUsage": (
+        ("reason", "str", "required"),
     ),
     "RetireNode": (
         ("reason", "str", "required", "Why, in a sentence."),
@@ -537,6 +547,11 @@ OBJECTS = {
 }
 # Operations: method, path, scope, flags, type of the answer, type of an item, body, query, summary, description.
 ROWS = {
+    "accept_late_usage": (
+        "POST", "/api/v1/projects/{project_id}/late-usage/{late_usage_id}/accept", "project", "takes_key", "models.LateUsage", None, "ResolveLateUsage",
+        (),
+        "Accept late usage: it becomes a usage record, and is charged in the hour of its acceptance", "Needs the action `usage.resolve`.",
+    ),
     "acknowledge_node": (
         "POST", "/api/v1/platform/nodes/{node_id}/acknowledge", "platform", "takes_key", "models.Node", None, None,
         (),
@@ -1062,6 +1077,11 @@ ROWS = {
             ("changed_from", "str", "", "The last known `etag`: wait until it changes."),
         ),
         "Read an instance: its state, its health, a summary of its members, its open operation, and its endpoints", "Needs the action `instance.read`.",
+    ),
+    "get_late_usage": (
+        "GET", "/api/v1/projects/{project_id}/late-usage/{late_usage_id}", "project", "", "models.LateUsage", None, None,
+        (),
+        "Get one usage event that came after the window", "Needs the action `usage.read`.",
     ),
     "get_manifest_schema": (
         "GET", "/api/v1/schemas/manifest", "public", "", "dict[str, Any]", None, None,
@@ -1750,6 +1770,15 @@ ROWS = {
             ("sort", "Any", "", "Which instances are first.", ("newest", "oldest")),
         ),
         "List a project's instances, oldest first; stopped ones stay readable", "Needs the action `instance.read`.",
+    ),
+    "list_late_usage": (
+        "GET", "/api/v1/projects/{project_id}/late-usage", "project", "has_pages is_list", "models.LateUsagePage", "models.LateUsage", None,
+        (
+            ("cursor", "str", "", "`next_cursor` of the previous page."),
+            ("limit", "int", "", "Maximum number of items on the page."),
+            ("status", "Any", "", "", ("accepted", "open", "rejected")),
+        ),
+        "List usage events that came after the window, with what became of them", "Needs the action `usage.read`.",
     ),
     "list_members": (
         "GET", "/api/v1/projects/{project_id}/app-instances/{instance_id}/members", "project", "has_pages is_list", "models.MemberPage", "models.Member", None,
@@ -2518,6 +2547,11 @@ ROWS = {
         (),
         "Let the adapter compare actual with desired state and correct the difference", "Needs the action `instance.update`.",
     ),
+    "record_meter_events": (
+        "POST", "/api/v1/projects/{project_id}/meter-events", "project", "takes_key", "models.MeterBatch", None, "RecordMeterEvents",
+        (),
+        "Record a batch of usage events, all of them or none", "The events are CloudEvents of the type `mooring.usage`, at most 5,000 in 4 MiB. Besides the JSON object, an array of\nevents (`application/cloudevents-batch+json`) and one event per line (`application/x-ndjson`) are accepted. An\nevent that is stored already with the same content counts as a duplicate; one with other content refuses the batch\nwith 409, and `details.events` has the indexes and both hashes. An event that ended before the window goes into the\nqueue of late usage.\n\nNeeds the action `usage.report`.",
+    ),
     "register_platform_artifact": (
         "POST", "/api/v1/platform/artifacts", "platform", "takes_key", "models.Artifact", None, "RegisterArtifact",
         (
@@ -2538,6 +2572,11 @@ ROWS = {
             ("wait", "float", "", "Seconds to wait for the check; the default is `MOORING_CHECK_WAIT_SECONDS`."),
         ),
         "Register a digest, which the source must have", "The platform reads and hashes the manifests of an image; for a blob, a check reads and hashes every byte. The\nrequest waits briefly for the check; if it takes longer, `check` shows its progress. The artifact starts as a draft.\nRegistering it again after a failed check starts another one.\n\nNeeds the action `artifact.create`.",
+    ),
+    "reject_late_usage": (
+        "POST", "/api/v1/projects/{project_id}/late-usage/{late_usage_id}/reject", "project", "takes_key", "models.LateUsage", None, "ResolveLateUsage",
+        (),
+        "Reject late usage: it is never charged, and stays readable with the reason", "Needs the action `usage.resolve`.",
     ),
     "reject_node": (
         "POST", "/api/v1/platform/nodes/{node_id}/reject", "platform", "takes_key", "models.Node", None, "RejectNode",
@@ -2640,6 +2679,11 @@ ROWS = {
         "POST", "/api/v1/agent/inventory", "node", "", "models.InventoryTaken", None, "ReportInventory",
         (),
         "Report what the calling node has; the first report makes it ready", "A report that equals the last one changes nothing. A different one never frees a slot that an allocation has: such a\ndifference is returned as a finding, for operators.\n\nNeeds the action `agent.report`.",
+    ),
+    "report_readings": (
+        "POST", "/api/v1/runtime/instances/{instance_id}/readings", "runtime", "", "models.StoredReadings", None, "ReportReadings",
+        (),
+        "Report cumulative readings of counters; what was used is the difference to the reading before", "A replay adds nothing, and a lost report is contained in the next one. A value that falls inside its epoch is\nrefused with 409: a reset begins a new epoch. All readings are stored, or none.\n\nNeeds the action `usage.report`.",
     ),
     "report_tasks": (
         "POST", "/api/v1/agent/reports", "node", "", "models.ReportedTasks", None, "ReportTasks",

@@ -101,7 +101,8 @@ def named_parameters(operation: dict[str, Any], *, without: str = "") -> dict[st
             kind = annotation(each["name"], each["schema"])
             found[each["name"]] = (kind, inspect.Parameter.empty) if needed else optional(each["name"], each["schema"])
     if "requestBody" in operation and not without:
-        ((_, content),) = operation["requestBody"]["content"].items()
+        taken = operation["requestBody"]["content"]
+        content = taken.get("application/json") or next(iter(taken.values()))
         body = resolved(content["schema"])
         for name, schema in body.get("properties", {}).items():
             needed = name in body.get("required", ())

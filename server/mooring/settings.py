@@ -152,6 +152,10 @@ class Settings:
     idempotency_retention_hours: float = _setting(
         48.0, "How long an answer is stored under its Idempotency-Key; at least 24."
     )
+    usage_window_days: float = _setting(
+        35.0, "How old a meter event may be; an older one waits in the queue of late usage until somebody resolves it."
+    )
+    meter_events_per_second: float = _setting(20_000.0, "Sustained meter events per second of one tenant.")
     event_retention_days: float = _setting(90.0, "How long events are kept.")
     audit_retention_days: float = _setting(0.0, "How long audit rows are kept; 0 keeps them forever.")
     outbox_retention_days: float = _setting(30.0, "How long ended deliveries are kept.")

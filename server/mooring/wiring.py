@@ -22,6 +22,7 @@ import asyncpg
 
 from mooring.api.auth import Authenticator
 from mooring.api.guess_limits import GuessLimits
+from mooring.api.limits import RateLimit
 from mooring.api.project_tenant_cache import ProjectTenantCache
 from mooring.api.request_context import AppState
 from mooring.commands.catalog.artifact_check import hand_back
@@ -151,6 +152,7 @@ async def platform(settings: Settings, database_url: str, telemetry: Telemetry) 
             projects=project_tenants,
             dispatcher=dispatcher,
             claims=ClaimBroker(services),
+            meter_events=RateLimit(settings.meter_events_per_second, 50_000.0),
             addresses=[settings.public_url.rstrip("/")] if settings.public_url else [],
             readiness=lambda: _readiness(database, hub),
             node_authority=await _node_authority(services),

@@ -151,10 +151,11 @@ class OpenApiDocument:
     def _body(self, content: dict[str, Any]) -> tuple[Schema | None, bool]:
         if "requestBody" not in content:
             return None, False
-        ((media_type, described),) = content["requestBody"]["content"].items()
-        if media_type not in (JSON, FORM):
-            raise DocumentRefused(f"{content['operationId']} takes {media_type}")
-        return described["schema"], media_type == FORM
+        taken = content["requestBody"]["content"]
+        for media_type in (JSON, FORM):  # a batch may come in other forms besides
+            if media_type in taken:
+                return taken[media_type]["schema"], media_type == FORM
+        raise DocumentRefused(f"{content['operationId']} takes {', '.join(taken)}")
 
     def _answer(self, content: dict[str, Any]) -> tuple[str | None, Schema | None]:
         for status, answer in content["responses"].items():

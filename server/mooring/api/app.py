@@ -22,7 +22,15 @@ from mooring.api.category_access import require_category
 from mooring.api.guess_limits import GuessKind
 from mooring.api.header_rules import require_single
 from mooring.api.limits import RateLimit
-from mooring.api.parse import decode_body, decode_form, decode_query, require_ids
+from mooring.api.parse import (
+    BATCH_TYPES,
+    batch_decoder,
+    decode_batch,
+    decode_body,
+    decode_form,
+    decode_query,
+    require_ids,
+)
 from mooring.api.problem import MEDIA_TYPE, STATUS, problem
 from mooring.api.request_context import AppState, RequestContext, encode_json
 from mooring.api.request_cycle import ANSWER, BODY, CERTIFICATE, GONE, wants_websocket
@@ -78,6 +86,7 @@ class Application:
         self._strangers = RateLimit(STRANGERS_PER_SECOND, STRANGERS_BURST)
         self._auth_cache = AuthCache(tools.authenticator)
         self._decoders = {each.body: msgspec.json.Decoder(each.body) for each in ROUTES if each.body and not each.form}
+        self._batches = {each.key: batch_decoder(each) for each in ROUTES if each.batch}
 
     async def __call__(self, scope: Scope_, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -135,8 +144,7 @@ class Application:
         if route.method != "GET":
             body = await self._body(route, headers, scope, receive)
             if route.body is not None:
-                decode = decode_form if route.form else decode_body
-                arguments = {**arguments, "body": decode(body, route.body, self._decoders.get(route.body))}
+                arguments = {**arguments, "body": self._decode(route, headers, body)}
         clock = self._tools.services.clock
         request = RequestContext(
             tools=self._tools,
@@ -328,7 +336,7 @@ class Application:
         await services.denials.record(services.database, context, audited, "refused", origin)
 
     async def _body(self, route: Route, headers: dict[str, str], scope: Scope_, receive: Receive) -> bytes:
-        limit = self._settings.body_limit_bytes
+        limit = max(self._settings.body_limit_bytes, route.body_bytes_max)
         body: bytes | None = scope[BODY]() if BODY in scope else None
         if body is None:
             body = await read_body(receive, headers, limit, self._settings.body_timeout_seconds)
@@ -336,10 +344,19 @@ class Application:
             raise too_large(limit)
         if route.body is not None:
             expected = "application/x-www-form-urlencoded" if route.form else JSON
-            sent = headers.get("content-type", "").partition(";")[0].strip().lower()
-            if sent != expected:
+            sent = _media_type(headers)
+            if sent != expected and not (route.batch and sent in BATCH_TYPES):
                 raise Refusal(Code.MEDIA_TYPE_UNSUPPORTED, f"the body must be {expected}, not {sent or 'unspecified'}")
         return body
+
+    def _decode(self, route: Route, headers: dict[str, str], body: bytes) -> Any:
+        kind: Any = route.body
+        if route.form:
+            return decode_form(body, kind, None)
+        media_type = _media_type(headers)
+        if media_type in BATCH_TYPES:
+            return decode_batch(body, route, media_type, self._batches[route.key])
+        return decode_body(body, kind, self._decoders.get(kind))
 
     def _arguments(self, route: Route, parameters: dict[str, str], query_string: bytes) -> dict[str, Any]:
         arguments: dict[str, Any] = {
@@ -425,6 +442,10 @@ def _acting(place: Place, caller: Caller) -> Acting:
 
 def _known_project(caller: Caller, place: Place) -> str | None:
     return place.project_id if place.project_id in caller.authority.projects else None
+
+
+def _media_type(headers: dict[str, str]) -> str:
+    return headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
 def _idempotency(

@@ -11,7 +11,7 @@ from typing import Any, Final, get_type_hints
 
 import msgspec
 
-from mooring.api.parse import PARAMETER_PREFIX
+from mooring.api.parse import CLOUDEVENTS_BATCH, NDJSON, PARAMETER_PREFIX
 from mooring.api.problem import MEDIA_TYPE, STATUS, Problem
 from mooring.api.route import ROUTES, Route
 from mooring.api.trace import CORRELATION_PATTERN
@@ -96,11 +96,18 @@ def _operation(route: Route, shown: dict[str, Any], components: dict[str, Any]) 
         operation["security"] = []
     if route.body is not None:
         media_type = FORM if route.form else "application/json"
-        operation["requestBody"] = {
-            "required": True,
-            "content": {media_type: {"schema": shown[_identity(route.body)]}},
-        }
+        content = {media_type: {"schema": shown[_identity(route.body)]}}
+        if route.batch:
+            content |= _batch_types(route, components)
+        operation["requestBody"] = {"required": True, "content": content}
     return operation
+
+
+def _batch_types(route: Route, components: dict[str, Any]) -> dict[str, Any]:
+    """How the list of a batch may come alone: as an array, or with one item per line."""
+    kind: Any = route.body
+    listed = components[kind.__name__]["properties"][route.batch]
+    return {CLOUDEVENTS_BATCH: {"schema": listed}, NDJSON: {"schema": listed["items"]}}
 
 
 def _description(route: Route) -> str:

@@ -39,6 +39,7 @@ PARAMETER_PREFIX: Final = {
     "instance_id": Prefix.INSTANCE,
     "member_id": Prefix.MEMBER,
     "operation_id": Prefix.OPERATION,
+    "late_usage_id": Prefix.LATE_USAGE,
 }
 """The id prefix of each path parameter that is an id; other parameters are plain text."""
 
@@ -46,6 +47,10 @@ FORM_FIELDS_MAX: Final = 20
 SMALL_BODY_BYTES: Final = 65_536
 CONTAINERS_MAX: Final = 100_000
 """How many lists and objects a body may have: each costs much more than its two characters."""
+CLOUDEVENTS_BATCH: Final = "application/cloudevents-batch+json"
+NDJSON: Final = "application/x-ndjson"
+BATCH_TYPES: Final = (CLOUDEVENTS_BATCH, NDJSON)
+"""How a batch may come besides the JSON object: as an array, or with one item per line."""
 SHOWN_MAX: Final = 500  # how much of an error message is shown
 SCOPE: Final = "scope"
 
@@ -72,6 +77,19 @@ def decode_body(body: bytes, kind: type[msgspec.Struct], decoder: msgspec.json.D
         raise Refusal(Code.MALFORMED_REQUEST, f"the body is not JSON: {error}") from error
     except (UnicodeDecodeError, RecursionError) as error:
         raise Refusal(Code.MALFORMED_REQUEST, "the body is not JSON in UTF-8, or nested too deeply") from error
+
+
+def decode_batch(body: bytes, route: Route, media_type: str, decoder: msgspec.json.Decoder[Any]) -> Any:
+    """The body of a batch that came as the list alone."""
+    if media_type == NDJSON:
+        body = b"[" + b",".join(line for line in body.splitlines() if line.strip()) + b"]"
+    kind: Any = route.body
+    return kind(**{route.batch: decode_body(body, kind, decoder)})
+
+
+def batch_decoder(route: Route) -> msgspec.json.Decoder[Any]:
+    """Decodes the list of a batch under the same bounds as inside of its object."""
+    return msgspec.json.Decoder(get_type_hints(route.body, include_extras=True)[route.batch])
 
 
 def decode_form(body: bytes, kind: type[msgspec.Struct], decoder: Any) -> Any:

@@ -49,6 +49,7 @@ class AppState:
     chain_reads: RateLimit = field(
         default_factory=lambda: RateLimit(1.0, 30.0)
     )  # per chain, since each read counts its rows
+    meter_events: RateLimit = field(default_factory=lambda: RateLimit(20_000.0, 50_000.0))  # per tenant, in events
     addresses: list[str] = field(
         default_factory=list
     )  # the URLs of this platform, which are the audiences of assertions

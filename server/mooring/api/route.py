@@ -60,6 +60,8 @@ class Route:
     without_certificate: bool = False  # a node's route that needs no client certificate: it issues them
     also: tuple[str, ...] = ()  # keys that parts of a request need besides the action
     instead: tuple[str, ...] = ()  # narrower keys, each of which is enough in place of the action
+    batch: str = ""  # the body's one list, which may also come alone: as a JSON array, or with one item per line
+    body_bytes_max: int = 0  # the largest body, where more than usual is accepted
     path_parameters: tuple[str, ...] = ()
     key: str = field(init=False)
     """The route's name in records: method and path template."""
@@ -100,6 +102,8 @@ class RouteSpec:
     without_certificate: bool = False  # a node's route that needs no client certificate
     also: tuple[str, ...] = ()  # keys that parts of a request need besides the action
     instead: tuple[str, ...] = ()  # narrower keys, each of which is enough in place of the action
+    batch: str = ""  # the body's one list, which may also come alone: as a JSON array, or with one item per line
+    body_bytes_max: int = 0  # the largest body, where more than usual is accepted
 
 
 ROUTES: Final[list[Route]] = []
@@ -189,6 +193,8 @@ def _route(method: str, path: str, scope: Scope, spec: RouteSpec, *, handler: Ha
         without_certificate=spec.without_certificate,
         also=spec.also,
         instead=spec.instead,
+        batch=spec.batch,
+        body_bytes_max=spec.body_bytes_max,
         path_parameters=in_path,
     )
 

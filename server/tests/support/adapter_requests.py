@@ -69,6 +69,7 @@ async def body_of(home: "Home", route: Route) -> bytes | None:
         "make_member_tasks": fenced | {"tasks": [look]},
         "keep_instance_secret": fenced | {"name": "token", "purpose": "app_access", "generate_bytes": 32},
         "report_usage": fenced | {"records": [_record()]},
+        "report_readings": fenced | {"readings": [_reading()]},
     }
     return json.dumps(bodies[route.name]).encode()
 
@@ -76,6 +77,11 @@ async def body_of(home: "Home", route: Route) -> bytes | None:
 def _record() -> dict[str, Any]:
     now = CLOCK.now().isoformat()
     return {"record_id": fresh_id(), "unit": "tokens", "quantity": 1, "started_at": now, "ended_at": now}
+
+
+def _reading() -> dict[str, Any]:
+    at = CLOCK.now().isoformat()
+    return {"series": fresh_id(), "epoch": 0, "seq": 0, "value": 1, "at": at, "unit": "tokens"}
 
 
 def fresh_id() -> str:

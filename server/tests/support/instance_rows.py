@@ -11,7 +11,16 @@ from typing import Any, Final
 from mooring.core.fleet.allocation import Allocation
 from mooring.core.fleet.allocation_reconcile import TaskFacts
 from mooring.core.fleet.task import Task, TaskState
-from mooring.core.kernel.decision import Decision, DecisionContext, Insert, Remove, RowGuard, StateChange, Update
+from mooring.core.kernel.decision import (
+    Decision,
+    DecisionContext,
+    Insert,
+    InsertMany,
+    Remove,
+    RowGuard,
+    StateChange,
+    Update,
+)
 from mooring.core.runtime.attachment import Attachment
 from mooring.core.runtime.instance import Instance
 from mooring.core.runtime.instance_reconcile import reconcile
@@ -249,7 +258,7 @@ class Theatre:
             if isinstance(write, Insert):
                 self._insert(write)
                 continue
-            assert not isinstance(write, RowGuard), "the worker holds no claim"
+            assert not isinstance(write, RowGuard | InsertMany), "the worker holds no claim, and writes row by row"
             assert (write.noun, write.id) not in touched, "one statement changes a row once"
             touched.add((write.noun, write.id))
             if not isinstance(write, Remove):

@@ -18,13 +18,23 @@ from mooring.gateways.secrets import SecretBox
 from mooring.storage.kernel.database import PLATFORM, Database, PoolSettings
 from mooring.storage.kernel.unit_of_work import apply
 from server.tests.support.lifecycle_rows import CLOCK, LifecycleSubject, ProjectRows, context, machines_of, path
-from server.tests.support.made_things import DIGEST, OPERATOR, SECRET, VALUE, an_artifact, at_terminal, manifest_of
+from server.tests.support.made_things import (
+    DIGEST,
+    OPERATOR,
+    SECRET,
+    VALUE,
+    an_artifact,
+    at_terminal,
+    manifest_of,
+    usage_event,
+)
+from server.tests.support.tenant_rows import source_rows
 
-PARAMETERS: Final = {"instance_id", "attachment_id"}
+PARAMETERS: Final = {"instance_id", "attachment_id", "late_usage_id"}
 BODIES: Final = {
     "CreateInstance", "UpgradeInstance", "RepairInstance", "CancelOperation", "AddMembers", "DrainMember",
     "RemoveMember", "ReplaceMember", "StartAction", "CreateAttachment", "DetachProject", "StartAttachedAction",
-    "RunAtTerminal",
+    "RunAtTerminal", "RecordMeterEvents",
 }  # fmt: skip
 MEMBER_STATE: Final = {"drain": MemberState.READY, "resume": MemberState.DRAINING}
 LIFECYCLE: Final = {
@@ -60,10 +70,12 @@ class InstanceSubjects:
         """What the address of the route names."""
         if "attachment_id" in route.path_parameters:
             return await self._attachment(project_id)
-        rows = await self._instance(project_id, route)
+        rows = await self._instance(project_id, route.verb)
         if route.name == "exec_instance":
             await at_terminal(rows)
         named = {"instance_id": rows.instance_id}
+        if "late_usage_id" in route.path_parameters:
+            named["late_usage_id"] = await source_rows(rows)
         if "member_id" in route.path_parameters:
             named["member_id"] = await self._member(rows, route)
         if "operation_id" in route.path_parameters:
@@ -90,6 +102,8 @@ class InstanceSubjects:
             "AddMembers": {"component": "main", "placement": placement},
             "ReplaceMember": {"surge": False},
         }
+        if kind == "RecordMeterEvents":
+            return {"events": [usage_event((await self._instance(project_id, "record")).instance_id)]}
         if kind == "CreateAttachment":
             return {"instance_id": (await rows.shared_instance(app_slug=self._slug))["instance_id"]}
         return bodies.get(kind, {})
@@ -138,11 +152,11 @@ class InstanceSubjects:
             subject = await rows.move(subject, edge, staged_digest=row["manifest_digest"])
         return subject.id
 
-    async def _instance(self, project_id: str, route: Route) -> ProjectRows:
+    async def _instance(self, project_id: str, verb: str) -> ProjectRows:
         """An instance that runs; one that is rolled back came from another version."""
         rows = await self._project_rows(project_id)
         columns: dict[str, Any] = {"app_slug": self._slug, "topology": {"main": 1}}
-        if route.verb == "rollback":
+        if verb == "rollback":
             digest = await rows.database.fetchval(
                 PLATFORM, "SELECT manifest_digest FROM app_version WHERE id = $1", self._versions["1.1.0"]
             )

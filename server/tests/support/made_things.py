@@ -28,6 +28,7 @@ from server.tests.support.agents import joined
 from server.tests.support.endpoint_rows import an_endpoint
 from server.tests.support.lifecycle_rows import CLOCK, LifecycleSubject, ProjectRows, context, machines_of, path
 from server.tests.support.task_rows import a_receipt, a_task
+from server.tests.support.tenant_rows import source_rows
 
 if TYPE_CHECKING:
     from server.tests.support.route_requests import Home
@@ -213,6 +214,29 @@ async def make_instance_rows(home: "Home") -> ProjectRows:
 async def new_instance(home: "Home", scope: Scope) -> dict[str, str]:
     """One more instance, which runs and has no member."""
     return {"instance_id": (await make_instance_rows(home)).instance_id}
+
+
+async def new_late_usage(home: "Home", scope: Scope) -> dict[str, str]:
+    """One more event that came too late, of an instance of its own."""
+    return {"late_usage_id": await source_rows(await make_instance_rows(home))}
+
+
+async def some_events(home: "Home", scope: Scope) -> object:
+    """A batch of one event, of an instance of its own."""
+    return [usage_event((await make_instance_rows(home)).instance_id)]
+
+
+def usage_event(instance_id: str) -> dict[str, object]:
+    """A new event about usage that is accepted."""
+    return {
+        "specversion": "1.0",
+        "type": "mooring.usage",
+        "source": "//tests",
+        "id": CLOCK.mint(Prefix.USAGE_RECORD),
+        "subject": instance_id,
+        "time": CLOCK.now().isoformat(),
+        "data": {"unit": "tokens", "quantity": 1},
+    }
 
 
 async def new_subject(home: "Home", scope: Scope) -> dict[str, str]:

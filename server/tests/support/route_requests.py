@@ -344,6 +344,7 @@ MAKERS: Final[dict[str, Callable[[Home, Scope], Awaitable[dict[str, str]]]]] = {
     "operation_id": made_things.new_operation,
     "action_name": made_things.new_action,
     "secret_name": made_things.new_secret,
+    "late_usage_id": made_things.new_late_usage,
     "recording_id": made_things.new_recording,
     "attachment_id": made_things.new_attachment,
     "attachment_id/operation_id": made_things.new_attached_operation,
@@ -416,6 +417,7 @@ FIELDS: Final[dict[str, Field]] = {
     "actions": _always(list),
     "agent_version": _always(lambda: "1.0.0"),
     "allowed_gpu_counts": _always(lambda: [1]),
+    "events": made_things.some_events,
     "config": _always(lambda: {"motd": "hello"}),
     "cpus": _always(lambda: 4),
     "currency": _always(lambda: "EUR"),
@@ -480,7 +482,9 @@ async def body_of(route: Route, home: Home) -> bytes | None:
     operation = {} if route.hidden else DOCUMENT["paths"][route.path][route.method.lower()]
     if "requestBody" not in operation:
         return None
-    ((media_type, content),) = operation["requestBody"]["content"].items()
+    taken = operation["requestBody"]["content"]
+    media_type = "application/json" if "application/json" in taken else next(iter(taken))
+    content = taken[media_type]
     assert media_type == "application/json", f"{route.key}: a body of {media_type}"
     return json.dumps(await _filled(content["schema"], home, route.scope)).encode()
 

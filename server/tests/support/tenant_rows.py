@@ -37,6 +37,61 @@ async def instance_rows(project_rows: ProjectRows) -> None:
     await project_rows.write(Insert("adapter_presence", seen), Insert("usage_record", used), acting=PLATFORM)
     await project_rows.birth("operation", member_ids=[await project_rows.birth("member")])
     await project_rows.birth("service_account")
+    await source_rows(project_rows)
+
+
+async def source_rows(project_rows: ProjectRows) -> str:
+    """A batch of events with one that came too late, and a reading of a counter; returns the id of the late one."""
+    now = CLOCK.now()
+    place = {"tenant_id": project_rows.tenant_id, "project_id": project_rows.project_id}
+    shared = place | {"correlation_id": "cor_test", "created_at": now}
+    of_instance = shared | {"instance_id": project_rows.instance_id}
+    batch_id, late_id = CLOCK.mint(Prefix.METER_BATCH), CLOCK.mint(Prefix.LATE_USAGE)
+    counts = {"principal_id": "sa_test", "accepted": 1, "late": 1, "duplicates": 0}
+    late = {
+        "id": late_id,
+        "batch_id": batch_id,
+        "record_id": late_id,
+        "event_source": "//test",
+        "event_id": late_id,
+        "unit": "tokens",
+        "quantity": 1,
+        "started_at": now,
+        "ended_at": now,
+    }
+    reading = {
+        "id": CLOCK.mint(Prefix.METER_READING),
+        "series": late_id,
+        "epoch": 0,
+        "seq": 0,
+        "value": 1,
+        "at": now,
+    }
+    used = {
+        "id": CLOCK.mint(Prefix.USAGE_RECORD),
+        "record_id": f"{late_id}/used",
+        "usage_source": "meter_event",
+        "member_id": await project_rows.birth("member"),
+        "app_slug": "app",
+        "trace_id": "a" * 32,
+    }
+    following = {
+        "id": CLOCK.mint(Prefix.METER_READING),
+        "seq": 1,
+        "value": 2,
+        "previous_seq": 0,
+        "previous_value": 1,
+        "usage_record_id": late_id,
+    }
+    await project_rows.write(
+        Insert("meter_batch", shared | {"id": batch_id} | counts),
+        Insert("late_usage", of_instance | late),
+        Insert("usage_record", of_instance | late | used),
+        Insert("meter_reading", of_instance | reading),
+        Insert("meter_reading", of_instance | reading | following),
+        acting=PLATFORM,
+    )
+    return late_id
 
 
 async def money_rows(project_rows: ProjectRows) -> None:

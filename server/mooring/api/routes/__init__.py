@@ -34,7 +34,7 @@ from mooring.api.routes.identity import (
     user_token,
 )
 from mooring.api.routes.kernel import reference
-from mooring.api.routes.money import correction, cost, ledger, proof, statement, usage
+from mooring.api.routes.money import correction, cost, ledger, meter_event, proof, statement, usage
 from mooring.api.routes.pricing import meter, price
 from mooring.api.routes.records import audit_chain, overview, record, replay, timeline, webhook
 from mooring.api.routes.runtime import (
@@ -78,6 +78,7 @@ __all__ = [
     "member_log",
     "membership",
     "meter",
+    "meter_event",
     "node",
     "overview",
     "policy",

@@ -6,7 +6,7 @@ Each change names the version of the row that it was decided on: a transition na
 change the `revision`. When the row has changed since, the write fails and the command decides again on fresh rows.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -61,6 +61,15 @@ class Insert:
 
 
 @dataclass(frozen=True, slots=True)
+class InsertMany:
+    """Many new rows of one table, by column; `same` has the values that all rows share. They enter no lifecycle."""
+
+    noun: str
+    same: Row
+    columns: Mapping[str, Sequence[object]]
+
+
+@dataclass(frozen=True, slots=True)
 class Update:
     """A change that is not a transition, guarded by the revision that was read (and the generation, where needed)."""
 
@@ -102,7 +111,7 @@ class RowGuard:
     seen: Row
 
 
-Write = Insert | Update | StateChange | Remove | RowGuard
+Write = Insert | InsertMany | Update | StateChange | Remove | RowGuard
 
 
 @dataclass(frozen=True, slots=True)

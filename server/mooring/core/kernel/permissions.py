@@ -212,6 +212,7 @@ _TABLE: Final = (
     ),
     ActionSpec("billing.prove", "prove that the ledger follows from the lifecycle log", (_PA, _PO, _TA)),
     ActionSpec("billing.correct", "credit or charge a project by hand, with a reason", (_PA,), human_only=True),
+    ActionSpec("usage.resolve", "accept or reject usage that came too late", _LEADS_PROJECT, human_only=True),
     # the family of the category `scheduler`
     ActionSpec("scheduler.catalog.read", "browse apps of this category", _IN_PROJECT),
     ActionSpec("scheduler.instance.read", "read instances of this category", _IN_PROJECT),

@@ -25,6 +25,8 @@ from mooring.core.runtime.instance import Instance
 
 RECORDS_MAX: Final = 500
 APP_RUNTIME: Final = "app_runtime"
+METER_EVENT: Final = "meter_event"
+METER_READING: Final = "meter_reading"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +64,11 @@ class UsageRecord:
     operating_mode: str | None = None
     control_plane_scope: str | None = None
     runtime_backend: str | None = None
+    member_id: str | None = None
+    component: str | None = None
+    event_source: str | None = None  # of a meter event: who sent it, and the name that it has there
+    event_id: str | None = None
+    batch_id: str | None = None
 
     @property
     def report(self) -> UsageReport:
@@ -120,12 +127,30 @@ def store_usage(
     return Decision((len(fresh), len(reported) - len(fresh)), (guard_of(loaded.claim), *rows), (), (audit,))
 
 
+def earliest_start(instance: Instance) -> datetime:
+    """Before this nothing of the instance was used.
+
+    Many programs keep time in whole seconds: what they start right after a launch seems to begin before it.
+    """
+    return instance.created_at.replace(microsecond=0)
+
+
+def billed_at(
+    prices: Sequence[Price], tenant_id: str, billing: Billing, ended_at: datetime
+) -> tuple[Billing, str | None]:
+    """How usage is billed that ended at this time, and the id of its price: without a price nothing is charged."""
+    if billing is Billing.INFORMATIVE:
+        return billing, None
+    price = price_at(prices, tenant_id, ended_at)
+    if price is None:
+        return Billing.INFORMATIVE if billing is Billing.CHARGED else billing, None
+    return billing, price.id
+
+
 def _check(context: DecisionContext, loaded: UsageContext, report: UsageReport, path: str) -> None:
     if report.ended_at < report.started_at:
         raise invalid(f"{path}/ended_at", "a time that is not before `started_at`")
-    # Many programs keep time in whole seconds: what they start right after a launch seems to begin before it.
-    earliest = loaded.instance.created_at.replace(microsecond=0)
-    if report.started_at < earliest or report.ended_at > context.now:
+    if report.started_at < earliest_start(loaded.instance) or report.ended_at > context.now:
         raise invalid(f"{path}/started_at", "an interval between the instance's creation and now")
     attached = report.attached_project_id
     if attached is None or attached == loaded.instance.project_id:
@@ -138,11 +163,7 @@ def _check(context: DecisionContext, loaded: UsageContext, report: UsageReport, 
 
 def _record(context: DecisionContext, loaded: UsageContext, report: UsageReport, billing: Billing) -> UsageRecord:
     instance = loaded.instance
-    price = None
-    if billing is not Billing.INFORMATIVE:
-        price = price_at(loaded.prices.get(report.unit, ()), instance.tenant_id, report.ended_at)
-    if price is None and billing is Billing.CHARGED:
-        billing = Billing.INFORMATIVE  # nothing is charged from before there was a price
+    billing, price_id = billed_at(loaded.prices.get(report.unit, ()), instance.tenant_id, billing, report.ended_at)
     return UsageRecord(
         id=context.mint(Prefix.USAGE_RECORD),
         tenant_id=instance.tenant_id,
@@ -161,7 +182,7 @@ def _record(context: DecisionContext, loaded: UsageContext, report: UsageReport,
         created_at=context.now,
         covered_by_allocation=billing is Billing.COVERED,
         billing=billing.value,
-        price_id=None if price is None else price.id,
+        price_id=price_id,
         operating_mode=instance.operating_mode,
         control_plane_scope=instance.control_plane_scope,
         runtime_backend=instance.runtime_backend,

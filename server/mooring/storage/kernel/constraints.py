@@ -110,6 +110,7 @@ DECIDE_AGAIN: Final = frozenset(
         "usage_record_taken", "attachment_one_of_project", "attachment_account_taken", "operation_one_of_attachment",
         "ledger_transaction_once", "rated_usage_once", "billing_hour_pkey",
         "statement_taken", "statement_follows_the_last", "statement_comes_after_the_frozen",
+        "usage_record_event_once", "late_usage_event_once", "meter_reading_taken", "meter_reading_follows_one",
     }
 )  # fmt: skip
 """Constraints that only the slower of two concurrent writers violates: it loads again and finds the other's rows."""

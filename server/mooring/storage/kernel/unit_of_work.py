@@ -24,6 +24,7 @@ from mooring.core.kernel.decision import (
     DecisionContext,
     EventRecord,
     Insert,
+    InsertMany,
     Remove,
     RowGuard,
     StateChange,
@@ -63,6 +64,13 @@ IDEMPOTENCY_COLUMNS: Final = (
     "principal_id", "route", "key", "tenant_id", "fingerprint", "status", "body", "secret_id", "correlation_id",
     "created_at",
 )  # fmt: skip
+
+BULK_TYPES: Final = {
+    "at": "timestamptz", "covered_by_allocation": "boolean", "created_at": "timestamptz", "ended_at": "timestamptz",
+    "epoch": "bigint", "previous_seq": "bigint", "previous_value": "numeric", "quantity": "numeric", "seq": "bigint",
+    "started_at": "timestamptz", "value": "numeric",
+}  # fmt: skip
+"""The types of columns that are written in bulk; the others are text."""
 
 Shape = tuple[tuple[Any, ...], ...]
 
@@ -211,6 +219,11 @@ def _write(
                 ),
             )
         yield ("insert", write.noun, tuple(row)), tuple(row.values())
+    elif isinstance(write, InsertMany):
+        yield (
+            ("insert_many", write.noun, tuple(write.same), tuple(write.columns)),
+            (*write.same.values(), *write.columns.values()),
+        )
     elif isinstance(write, StateChange):
         status, generation = STATUS_COLUMNS.get(write.machine.name, ("status", "generation"))
         edge, after = write.edge, write.generation_expected + 1
@@ -334,6 +347,12 @@ def _statement(shapes: Shape) -> str:
             continue
         for count, _ in enumerate(group):
             one = f"{name}_{count}"
+            if verb == "insert_many":
+                listed = ", ".join(f'"{column}"' for column in (*columns, *rest[0]))
+                same = "".join(f"${next(numbers)}::{_type(column)}, " for column in columns)
+                arrays = ", ".join(f"${next(numbers)}::{_type(column)}[]" for column in rest[0])
+                parts.append(f'{one} AS (INSERT INTO "{noun}" ({listed}) SELECT {same}u.* FROM unnest({arrays}) u)')
+                continue
             guarded.append(one)
             if verb == "update":
                 sets = ", ".join(f'"{column}" = ${next(numbers)}' for column in columns)
@@ -347,6 +366,10 @@ def _statement(shapes: Shape) -> str:
                 parts.append(f'{one} AS (DELETE FROM "{noun}" WHERE {where} RETURNING 1)')
     matched = " AND ".join(f"(SELECT count(*) FROM {name}) = 1" for name in guarded) or "true"
     return f"WITH {', '.join(parts)} SELECT CASE WHEN {matched} THEN 1 ELSE stale_write() END"
+
+
+def _type(column: str) -> str:
+    return BULK_TYPES.get(column, "text")
 
 
 async def record_refusal(

@@ -10,7 +10,9 @@ from mooring.storage.kernel.page_window import PageWindow
 
 NAMES: Final = tuple(UsageRecord.__slots__)
 COLUMNS: Final = ", ".join(f"u.{name}" for name in NAMES)
-NAMED: Final = f"SELECT {COLUMNS} FROM usage_record u WHERE u.instance_id = $1 AND u.record_id = ANY ($2::text[])"
+NAMED: Final = f"""
+SELECT {COLUMNS} FROM usage_record u
+ WHERE u.instance_id = $1 AND u.record_id = ANY ($2::text[]) AND u.usage_source = 'app_runtime'"""
 LIST: Final = f"""
 SELECT {COLUMNS} FROM usage_record u WHERE u.project_id = $1 AND u.instance_id = $2 AND u.id > $3
  ORDER BY u.id LIMIT $4"""

@@ -52,6 +52,9 @@ APPEND_ONLY: Final = (
     "audit", "audit_link", "audit_checkpoint", "event", "transition", "closing_record", "ledger_entry",
     "ledger_transaction", "price", "rated_usage",
 )  # fmt: skip
+USAGE_AND_LEDGER: Final = (
+    "usage_record", "ledger_transaction", "ledger_entry", "rated_usage", "meter_batch", "meter_reading",
+)  # fmt: skip
 SHARED: Final = {
     "app", "app_version", "app_version_artifact", "app_word", "artifact", "artifact_check", "artifact_evidence",
     "artifact_source", "policy", "price", "signer_key",
@@ -298,7 +301,8 @@ async def test_no_row_names_a_thing_of_another_tenant_in_whatever_role_it_is_wri
         "task_owner_of_allocation",
         "visit_owner_of_allocation",
         "allocation_keeps_its_price",
-        *(f"{table}_is_append_only" for table in ("usage_record", "ledger_transaction", "ledger_entry", "rated_usage")),
+        "late_usage_is_resolved_once",
+        *(f"{table}_is_append_only" for table in USAGE_AND_LEDGER),
     }
     tried = set()
     async with two.database.connection(PLATFORM) as connection:

@@ -54,6 +54,7 @@ from server.tests.support.sample_decisions.money import DRIVEN_MONEY
 from server.tests.support.sample_decisions.nodes import DRIVEN_NODES
 from server.tests.support.sample_decisions.runtime import DRIVEN_RUNTIME
 from server.tests.support.sample_decisions.tasks import DRIVEN_TASKS
+from server.tests.support.sample_decisions.usage_sources import DRIVEN_USAGE_SOURCES
 from server.tests.support.sample_decisions.visits import DRIVEN_VISITS
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]
@@ -202,6 +203,7 @@ DRIVEN: Final[dict[str, Driver]] = {
     **DRIVEN_ATTACHMENTS,
     **DRIVEN_INSTANCES,
     **DRIVEN_MONEY,
+    **DRIVEN_USAGE_SOURCES,
     **DRIVEN_NODES,
     **DRIVEN_RUNTIME,
     **DRIVEN_TASKS,
