@@ -103,7 +103,7 @@ async def money_rows(project_rows: ProjectRows) -> None:
     await project_rows.database.fetch(
         PLATFORM,
         """INSERT INTO usage_record SELECT (jsonb_populate_record(u, $2)).* FROM usage_record u
-            WHERE u.tenant_id = $1 LIMIT 1""",
+            WHERE u.tenant_id = $1 AND u.usage_source = 'app_runtime' LIMIT 1""",
         place[0],
         {"id": CLOCK.mint(Prefix.USAGE_RECORD), "record_id": "priced", "price_id": made.result.id},
     )
