@@ -164,11 +164,20 @@ NOUNS: dict[str, Noun] = {
             "list": ("list_usage_records",),
         }),
     )),
+    "late-usage": Noun("late-usage", "late usage", {
+        "list": ("list_late_usage",),
+        "get": ("get_late_usage",),
+        "accept": ("accept_late_usage",),
+        "reject": ("reject_late_usage",),
+    }),
     "memberships": Noun("memberships", "membership", {
         "list": ("list_platform_memberships", "list_project_memberships", "list_tenant_memberships"),
         "get": ("get_platform_membership", "get_project_membership", "get_tenant_membership"),
         "create": ("create_platform_membership", "create_project_membership", "create_tenant_membership"),
         "delete": ("delete_platform_membership", "delete_project_membership", "delete_tenant_membership"),
+    }),
+    "meter-events": Noun("meter-events", "meter event", {
+        "record": ("record_meter_events",),
     }),
     "meters": Noun("meters", "meter", {
         "list": ("list_meters",),

@@ -1629,6 +1629,37 @@ class KeyPage(msgspec.Struct, kw_only=True, omit_defaults=True):
     next_cursor: str | None = None
 
 
+class LateUsage(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """An event that came after the window, and what a person decided about it."""
+
+    id: str
+    instance_id: str
+    event_source: str
+    event_id: str
+    unit: str
+    quantity: str
+    started_at: datetime
+    ended_at: datetime
+    attached_project_id: str | None
+    member_id: str | None
+    component: str | None
+    batch_id: str
+    status: Any
+    reason: str | None
+    resolved_by: str | None
+    resolved_at: datetime | None
+    usage_record_id: str | None
+    correlation_id: str
+    created_at: datetime
+
+
+class LateUsagePage(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """Part of a list; `next_cursor` gets the next part, and is null at the end."""
+
+    items: list[LateUsage]
+    next_cursor: str | None = None
+
+
 class Layer(StrEnum):
     """The layers of a policy, from the widest to the narrowest."""
 
@@ -1865,11 +1896,34 @@ class Meter(msgspec.Struct, kw_only=True, omit_defaults=True):
     allowed_actions: list[str]
 
 
+class MeterBatch(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """What became of a batch: stored as usage, put into the queue of late usage, or stored before."""
+
+    batch_id: str | None
+    accepted: int
+    late: int
+    duplicates: int
+
+
 class MeterPage(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Part of a list; `next_cursor` gets the next part, and is null at the end."""
 
     items: list[Meter]
     next_cursor: str | None = None
+
+
+class MeterReading(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """What a counter showed: `value` never falls inside an `epoch`, and `seq` grows with each reading."""
+
+    series: str
+    epoch: int
+    seq: int
+    value: float
+    at: datetime
+    unit: str
+    attached_project_id: str | None = None
+    member_id: str | None = None
+    component: str | None = None
 
 
 class MeterStatus(StrEnum):
@@ -3296,6 +3350,13 @@ class StepState(StrEnum):
     SKIPPED = "skipped"
 
 
+class StoredReadings(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """How many readings were new; the others add nothing."""
+
+    stored: int
+    unchanged: int
+
+
 class StoredUsage(msgspec.Struct, kw_only=True, omit_defaults=True):
     """How many of the records were new; the others were stored already, with the same values."""
 
@@ -3541,6 +3602,33 @@ class UntrustedArtifact(msgspec.Struct, kw_only=True, omit_defaults=True):
     trust: str
     code: str
     reason: str
+
+
+class UsageData(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """What was used. Without `started_at` the use is a moment: the event's `time`."""
+
+    unit: str
+    quantity: float
+    started_at: datetime | None = None
+    attached_project_id: str | None = None
+    member_id: str | None = None
+    component: str | None = None
+
+
+class UsageEvent(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """A CloudEvent about usage: `source` and `id` name it, `subject` is the instance, `time` is when the use ended."""
+
+    specversion: Any
+    type: Any
+    source: str
+    id: str
+    subject: str
+    time: datetime
+    data: UsageData
+    datacontenttype: Any = None
+    dataschema: str | None = None
+    traceparent: str | None = None
+    tracestate: str | None = None
 
 
 class UsageRecord(msgspec.Struct, kw_only=True, omit_defaults=True):

@@ -24,11 +24,11 @@ from mooring.core.pricing.meter import Billing
 from mooring.core.pricing.price import Item, Price
 from mooring.storage.kernel.database import Acting, RowReader
 from mooring.storage.money import charge as charges
-from mooring.storage.money import ledger_law, statement
+from mooring.storage.money import ledger_law, meter_event, meter_reading, statement
 from mooring.storage.money.law import Law
 from mooring.storage.pricing import price as prices
 
-LAWS: Final[tuple[Law, ...]] = (*ledger_law.LAWS, *statement.LAWS)
+LAWS: Final[tuple[Law, ...]] = (*ledger_law.LAWS, *statement.LAWS, *meter_event.LAWS, *meter_reading.LAWS)
 HOURS_AT_ONCE: Final = 24
 LINES_AT_ONCE: Final = 20_000
 TENANT_LAWS: Final[tuple[Law, ...]] = ledger_law.LAWS
