@@ -1,5 +1,5 @@
 # Every target sets up what it needs by itself; the second time that takes a moment.
-.PHONY: help demo up test test-system test-core soak check format bench lock set-up generate dist advisories clean
+.PHONY: help demo up test test-system test-core soak check format bench lock set-up generate dist advisories console clean
 
 ARGS ?=
 export PYTHON
@@ -19,6 +19,7 @@ help:
 	@echo "make format       let ruff put the code in order"
 	@echo "make bench        run the benchmarks"
 	@echo "make generate     write the OpenAPI document, the SDK's table, generated docs"
+	@echo "make console      build the web console again, if it could not be built before"
 	@echo "make lock         write requirements.txt (ARGS=--upgrade for new versions)"
 	@echo "make dist         build the signed wheels of every part, and what they contain"
 	@echo "make advisories   ask an advisory database about every locked version"
@@ -64,6 +65,10 @@ bench: set-up
 generate: set-up
 	@for each in openapi task_schemas bundle_schema sdk lifecycles docs map; do .venv/bin/python -m tools.generate_$$each || exit 1; done
 
+console:
+	@rm -f .tools/console-stamp
+	@sh tools/set_up.sh
+
 lock: set-up
 	@.venv/bin/python -m tools.lock $(ARGS)
 
@@ -74,5 +79,5 @@ advisories: set-up
 	@.venv/bin/python -m tools.advisories
 
 clean:
-	@rm -rf agent/mooring_agent/sandbox_init/mooring-init .venv .tools .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis .schemathesis .test-output
+	@rm -rf agent/mooring_agent/sandbox_init/mooring-init console/node_modules console/src/api/schema.d.ts server/mooring/console .venv .tools .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis .schemathesis .test-output
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

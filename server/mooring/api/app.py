@@ -13,7 +13,7 @@ from urllib.parse import parse_qsl
 
 import msgspec
 
-from mooring.api import trace
+from mooring.api import console, trace
 from mooring.api.auth import bearer
 from mooring.api.auth_cache import AuthCache, AuthorizedRequest
 from mooring.api.body import read_body, too_large
@@ -121,6 +121,10 @@ class Application:
             require_single(scope["headers"])
         if traced.refusal is not None:
             raise traced.refusal
+        if console.is_console(scope["path"]):
+            observed.route = console.ROUTE
+            self._rate.take(f"address {_remote(scope)}")
+            return console.serve(scope["path"], scope["method"], headers)
         authorization = headers.get("authorization")
         if authorization is None and "cookie" in headers and not self._is_public(scope):
             authorization = session_authorization(scope, headers, self._tools.addresses)

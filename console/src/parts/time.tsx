@@ -1,0 +1,55 @@
+/** Times: relative where one looks, exact on hover. */
+import { useSyncExternalStore } from "react";
+
+let now = Date.now();
+const listeners = new Set<() => void>();
+window.setInterval(() => {
+  now = Date.now();
+  for (const each of listeners) each();
+}, 5_000);
+
+function subscribe(listener: () => void): () => void {
+  listeners.add(listener);
+  return () => listeners.delete(listener);
+}
+
+const UNITS: [Intl.RelativeTimeFormatUnit, number][] = [
+  ["day", 86_400],
+  ["hour", 3_600],
+  ["minute", 60],
+];
+const relative = new Intl.RelativeTimeFormat("en", { numeric: "auto", style: "short" });
+const exact = new Intl.DateTimeFormat("en-GB", { dateStyle: "medium", timeStyle: "long" });
+const clock = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit", second: "2-digit" });
+
+export function Ago({ at }: { at: string }) {
+  const current = useSyncExternalStore(subscribe, () => now);
+  const seconds = Math.round((new Date(at).getTime() - current) / 1_000);
+  const unit = UNITS.find(([, size]) => Math.abs(seconds) >= size);
+  const text = unit ? relative.format(Math.trunc(seconds / unit[1]), unit[0]) : "just now";
+  return (
+    <time dateTime={at} title={exact.format(new Date(at))} className="whitespace-nowrap">
+      {text}
+    </time>
+  );
+}
+
+export function Clock({ at }: { at: string }) {
+  return (
+    <time dateTime={at} title={exact.format(new Date(at))} className="font-mono text-xs text-muted tabular-nums">
+      {clock.format(new Date(at))}
+    </time>
+  );
+}
+
+/** A duration as people say it: 340 ms, 4.2 s, 3 min 10 s. */
+export function duration(milliseconds: number): string {
+  if (milliseconds < 1_000) return `${Math.round(milliseconds)} ms`;
+  const seconds = milliseconds / 1_000;
+  if (seconds < 60) return `${seconds.toFixed(1)} s`;
+  return `${Math.floor(seconds / 60)} min ${Math.round(seconds % 60)} s`;
+}
+
+export function money(minor: number, currency: string): string {
+  return new Intl.NumberFormat("en", { style: "currency", currency }).format(minor / 100);
+}

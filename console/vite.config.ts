@@ -1,0 +1,13 @@
+import tailwindcss from "@tailwindcss/vite";
+import react from "@vitejs/plugin-react";
+import { defineConfig } from "vite";
+
+const api = process.env.MOORING_URL ?? "http://127.0.0.1:7410";
+
+export default defineConfig({
+  base: "/console/",
+  plugins: [react(), tailwindcss()],
+  // Nothing is inlined: the page's policy allows scripts and styles from files only.
+  build: { assetsInlineLimit: 0, modulePreload: { polyfill: false }, target: "es2022" },
+  server: { proxy: { "/api": { target: api, changeOrigin: false } } },
+});
