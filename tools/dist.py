@@ -34,6 +34,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from tools.bill_of_materials import LOCK, document, licensed
+from tools.console import TARGET
 from tools.set_up import ROOT, workspace_parts
 
 KEY_SETTING: Final = "MOORING_DIST_KEY"
@@ -57,6 +58,19 @@ def export(target: Path) -> None:
     """The files of the last commit."""
     archive = subprocess.run(["git", "archive", "HEAD"], cwd=ROOT, stdout=subprocess.PIPE, check=True)
     subprocess.run(["tar", "x", "-C", str(target)], input=archive.stdout, check=True)
+
+
+def add_console(target: Path) -> None:
+    """The console that the set-up built, if it was built from the sources of the commit."""
+    stamp = TARGET / "stamp"
+    if not stamp.exists() or stamp.read_text(encoding="ascii") != _console_stamp(target):
+        raise DistFailed("the console was not built from this commit; `make console` builds it")
+    shutil.copytree(TARGET, target / TARGET.relative_to(ROOT))
+
+
+def _console_stamp(source: Path) -> str:
+    words = ["sh", str(source / "tools" / "set_up.sh"), "--console-stamp"]
+    return subprocess.run(words, stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
 
 
 def build(source: Path, names: Sequence[str], out: Path, seconds: int) -> list[Path]:
@@ -127,6 +141,7 @@ def release(out: Path) -> None:
     names = [str(part.relative_to(ROOT)) for part in workspace_parts()]
     with tempfile.TemporaryDirectory(prefix="mooring-dist-") as directory:
         export(Path(directory))
+        add_console(Path(directory))
         build(Path(directory), names, out, seconds)
         parts = dict(_named(Path(directory) / name) for name in names)
     bill = document(packages, parts, seconds)

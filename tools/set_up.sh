@@ -17,6 +17,10 @@ stamp=$({ pwd -P; sha256sum $inputs; } | sha256sum | cut -d ' ' -f 1)
 # The console has a stamp of its own: a change of its sources does not install Python packages, nor the other way round.
 console=$({ find console -type f ! -path '*/node_modules/*' ! -name schema.d.ts ! -name '*.md' -print | LC_ALL=C sort |
     xargs sha256sum; sha256sum tools/console.py requirements-node.txt; } | sha256sum | cut -d ' ' -f 1)
+if [ "${1:-}" = --console-stamp ]; then
+    echo "$console"
+    exit 0
+fi
 build_console() {
     if [ "$(cat .tools/console-stamp 2>/dev/null)" != "$console" ]; then .venv/bin/python tools/console.py "$console"; fi
 }

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 OF_COMMAND: dict[str, tuple[str, ...]] = {
     "up": ("mooring up --try", "mooring up --port 7420 --no-node"),
+    "try console": ("mooring try console", "mooring try console --data-dir /srv/mooring"),
     "try remove": ("mooring try remove", "mooring try remove --data-dir /srv/mooring --yes"),
     "login": (
         "mooring login --url http://127.0.0.1:7420 --email admin@mooring.local --one-time-code",

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 PLUGINS = "mooring.cli_plugins"
 HAND_WRITTEN: dict[str, tuple[str, str]] = {
     "up": ("mooring_cli.up", "Start Mooring on this machine, with its own database."),
-    "try": ("mooring_cli.try_command", "Remove what `mooring up --try` made."),
+    "try": ("mooring_cli.try_command", "Show or remove what `mooring up --try` made."),
     "launch": ("mooring_cli.launch", "Launch an app."),
     "open": ("mooring_cli.connect", "Open an app's page in a browser."),
     "login": ("mooring_cli.sign_in", "Sign in and store a personal access token."),

@@ -21,11 +21,11 @@ WIDTH_MAX = 80
 class TrialScreen:
     """The terminal of `up --try`. In a pipe only the box is printed, below the server's own output."""
 
-    def __init__(self, files: TrialFiles, removal: str = "try remove") -> None:
-        """`removal` is the command that removes the trial."""
+    def __init__(self, files: TrialFiles, data_dir: str | None = None) -> None:
+        """`data_dir` is the directory that commands about the trial have to name, if it is not the default."""
         self.drawn = sys.stdout.isatty() and sys.stderr.isatty()
         self._files = files
-        self._removal = removal
+        self._data_dir = data_dir
         self._over = threading.Event()
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
@@ -83,6 +83,7 @@ class TrialScreen:
             f"           context {trial.record.admin_context}: the platform's admin",
             f"Apps       {', '.join(trial.apps)}",
             f"Machine    {trial.machine}",
+            f"Console    {trial.url}/console/ (`{program} {self._command('console')}` shows your sign-in)",
             f"Next       {program} {given}launch {trial.apps[0]} --open",
         ]
         if self.drawn:
@@ -94,8 +95,11 @@ class TrialScreen:
             *lines,
             "",
             "Ctrl-C stops Mooring; apps keep running, and the next start finds them.",
-            f"`{program} {self._removal}` removes all of it.",
+            f"`{program} {self._command('remove')}` removes all of it.",
         ]
+
+    def _command(self, verb: str) -> str:
+        return f"try {verb}" if self._data_dir is None else f"try {verb} --data-dir {self._data_dir}"
 
 
 def box(lines: list[str]) -> list[str]:

@@ -1,4 +1,4 @@
-"""`mooring try remove`: stop what `mooring up --try` started on this machine, and remove everything that it made.
+"""`mooring try`: show how to sign in to the console of a trial, and remove everything that it made.
 
 A trial is a platform of its own, so nothing is picked out of it: its `up` is stopped, the node's sandboxes are ended
 and checked, and then its directories and its contexts are removed. A platform without the mark is never touched.
@@ -23,7 +23,30 @@ from mooring_cli.trial_files import TrialFiles, TrialRecord, wait_until_free
 
 @click.group("try", cls=MooringGroup, no_args_is_help=True)
 def try_() -> None:
-    """Remove what `mooring up --try` made on this machine."""
+    """Show or remove what `mooring up --try` made on this machine."""
+
+
+@try_.command()
+@click.option("--data-dir", metavar="DIR", help="The directory that was given to `mooring up --try`.")
+def console(*, data_dir: str | None) -> None:
+    """Show the address of the web console, and the sign-in that the trial made for you.
+
+    It prints a password: for a trial on this machine only, where the same account can read it from a file anyway.
+    """
+    layout = layout_of(data_dir)
+    record = TrialFiles(layout.trial).read()
+    if record is None:
+        raise click.UsageError(f"`mooring up --try` made nothing in {layout.root}; give its --data-dir")
+    context = stored.load(stored.contexts_file(dict(os.environ))).by_name.get(record.context)
+    if context is None:
+        raise click.ClickException("the trial is not ready yet; wait until `mooring up` shows its box")
+    for name, value in (
+        ("Console", f"{context.url}/console/"),
+        ("Tenant", context.tenant),
+        ("E-mail", context.email),
+        ("Password", record.user_password),
+    ):
+        click.echo(f"{name:<10} {value}")
 
 
 @try_.command()

@@ -190,8 +190,7 @@ def run_trial(arguments: list[str], layout: LocalLayout, wanted: UpOptions, url:
     with files.held():
         if not wait_until_free(layout.database / "postgres" / "lock", layout.node / "lock"):
             raise click.ClickException(f"another Mooring still uses {layout.root}")
-        removal = "try remove" if layout.database == layout.root else f"try remove --data-dir {layout.root}"
-        screen = TrialScreen(files, removal)
+        screen = TrialScreen(files, None if layout.database == layout.root else str(layout.root))
         adapters = [
             LocalAdapter(each, layout.adapter, layout.apps, screen.note) for each in bundled_adapters(wanted.node_host)
         ]

@@ -194,7 +194,7 @@ export const recentEvents = (tenantId: string | null | undefined) =>
     queryFn: () =>
       answer(
         api.GET("/api/v1/tenants/{tenant_id}/events", {
-          params: { path: { tenant_id: tenantId ?? "" }, query: { newest: true, limit: 30 } },
+          params: { path: { tenant_id: tenantId ?? "" }, query: { newest: true, limit: 100 } },
         }),
       ),
     enabled: Boolean(tenantId),

@@ -13,6 +13,7 @@ import { useTitle } from "../parts/title";
 import { Empty, PageHead, Panel, ProblemBox, Skeleton } from "../parts/ui";
 
 const SHOWN = 8;
+const EVENTS_SHOWN = 10;
 
 export function Home() {
   useTitle("Home");
@@ -109,18 +110,25 @@ function RecentEvents({ tenant }: { tenant: string | null | undefined }) {
   if (events.error) return <ProblemBox error={events.error} />;
   if (!events.data) return <Skeleton rows={5} />;
   if (events.data.items.length === 0) return <Empty title="Nothing happened yet" command="mooring events --follow" />;
-  const newest = [...events.data.items].reverse().slice(0, 12);
+  const newest = events.data.items
+    .filter((each) => each.app_instance_id)
+    .reverse()
+    .slice(0, EVENTS_SHOWN);
+  if (newest.length === 0) return <Empty title="Nothing happened lately" command="mooring events --follow" />;
   return (
     <ul className="divide-y divide-line">
       {newest.map((each) => (
         <li key={each.id} className="flex items-center gap-3 px-4 py-2">
           <Clock at={each.occurred_at} />
-          <span className="min-w-0 flex-1 truncate" title={each.type}>
-            {meaning("event", each.type)?.replaceAll("`", "") ?? each.type}
+          <span
+            className="min-w-0 flex-1 truncate"
+            title={meaning("event", each.type)?.replaceAll("`", "") ?? each.type}
+          >
+            {sentence(each)}
           </span>
           {each.app_instance_id && (
             <Link to="/workloads/$id" params={{ id: each.app_instance_id }} className="link truncate text-xs">
-              {nameOf(each)}
+              {each.app_slug ?? "workload"}
             </Link>
           )}
           <span className="hidden text-xs text-muted sm:inline">
@@ -132,8 +140,11 @@ function RecentEvents({ tenant }: { tenant: string | null | undefined }) {
   );
 }
 
-function nameOf(event: Schemas["EventView"]): string {
-  return typeof event.data.name === "string" ? event.data.name : (event.app_slug ?? "workload");
+/** What happened, in a few words: the subject, its state, its health. */
+function sentence({ noun, data }: Schemas["EventView"]): string {
+  const words = [noun, data.name ?? data.kind ?? data.type, data.status && `is ${data.status}`];
+  const text = words.filter(Boolean).join(" ");
+  return data.health && data.health !== "unknown" ? `${text} (${data.health})` : text;
 }
 
 function PlatformStaff() {

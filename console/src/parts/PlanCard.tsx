@@ -87,7 +87,8 @@ function PlanBody({ plan }: { plan: Plan }) {
             : plan.price.map((each) => money(each.added_minor_per_hour, each.currency)).join(" + ")}
         </Definition>
         <Definition label="Members">
-          {members} {plan.new_allocations > 0 && `(${plan.new_allocations} new allocations)`}
+          {members}
+          {plan.new_allocations > 0 && `, ${counted(plan.new_allocations, "new allocation")}`}
         </Definition>
         <Definition label="Version">
           {plan.version ? `${plan.version.version} (${plan.version.promotion})` : "none"}
@@ -95,7 +96,7 @@ function PlanBody({ plan }: { plan: Plan }) {
         <Definition label="Ready after">
           {plan.expected.seconds == null
             ? "not measured yet"
-            : `about ${duration(plan.expected.seconds * 1_000)}, from ${plan.expected.samples} launches`}
+            : `about ${duration(plan.expected.seconds * 1_000)}, from ${counted(plan.expected.samples, "launch", "launches")}`}
         </Definition>
         {plan.policy.layer && (
           <Definition label="Policy">
@@ -105,6 +106,10 @@ function PlanBody({ plan }: { plan: Plan }) {
       </dl>
     </>
   );
+}
+
+function counted(count: number, one: string, many = `${one}s`): string {
+  return `${count} ${count === 1 ? one : many}`;
 }
 
 function Verdict({ good, text }: { good?: boolean; text: string }) {

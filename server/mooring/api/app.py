@@ -124,7 +124,7 @@ class Application:
         if console.is_console(scope["path"]):
             observed.route = console.ROUTE
             self._rate.take(f"address {_remote(scope)}")
-            return console.serve(scope["path"], scope["method"], headers)
+            return console.serve(console.console_files(), scope["path"], scope["method"], headers)
         authorization = headers.get("authorization")
         if authorization is None and "cookie" in headers and not self._is_public(scope):
             authorization = session_authorization(scope, headers, self._tools.addresses)

@@ -56,13 +56,12 @@ def is_console(path: str) -> bool:
     return path in ("/", ROOT) or path.startswith(f"{ROOT}/")
 
 
-def serve(path: str, method: str, headers: Mapping[str, str]) -> Response:
+def serve(files: Mapping[str, ConsoleFile], path: str, method: str, headers: Mapping[str, str]) -> Response:
     """The console's answer to a request for one of its paths."""
     if method != "GET":
         raise Refusal(Code.METHOD_NOT_ALLOWED, "this path supports GET", {"allowed": ["GET"]})
     if path in ("/", ROOT):
         return Response(307, b"", headers={"location": f"{ROOT}/"})
-    files = console_files()
     if START not in files:
         return Response(503, NOT_BUILT, "text/html; charset=utf-8", PAGE_HEADERS)
     name = path.removeprefix(f"{ROOT}/")
@@ -77,8 +76,12 @@ def serve(path: str, method: str, headers: Mapping[str, str]) -> Response:
 
 @cache
 def console_files() -> dict[str, ConsoleFile]:
-    """The files of the console by their path; empty if it was not built."""
-    folder = resources.files("mooring").joinpath("console")
+    """The console that the set-up built; empty if it did not."""
+    return read_files(resources.files("mooring").joinpath("console"))
+
+
+def read_files(folder: Traversable) -> dict[str, ConsoleFile]:
+    """The files of a folder by their path."""
     if not folder.is_dir():
         return {}
     content = dict(_walk(folder, ""))

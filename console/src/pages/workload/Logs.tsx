@@ -7,7 +7,7 @@ import { members as membersQuery } from "../../api/queries";
 import { Button, Empty, Panel, ProblemBox, Skeleton } from "../../parts/ui";
 
 const CHARACTERS_MAX = 1_000_000;
-const TAIL_BYTES = 65_536;
+const TAIL_LINES = 1_000;
 const WAIT_SECONDS = 20;
 const RETRY_MS = 2_000;
 
@@ -120,7 +120,7 @@ function useLog(instance: Instance, memberId: string, follow: boolean): Log {
                 path: { project_id: instance.project_id, instance_id: instance.id, member_id: memberId },
                 query:
                   offset.current === null
-                    ? { tail: TAIL_BYTES }
+                    ? { tail: TAIL_LINES }
                     : { offset: offset.current, wait: WAIT_SECONDS, log: name.current || undefined },
               },
               signal: aborted.signal,

@@ -70,10 +70,10 @@ export function TimelineTab({ instance, timeline }: { instance: Instance; timeli
 }
 
 function Story({ entries }: { entries: TimelineEntry[] }) {
-  const told = useMemo(() => chapters(entries), [entries]);
+  const story = useMemo(() => chapters(entries), [entries]);
   return (
     <ol className="p-4" aria-label="Story, the newest first">
-      {told.map((each) => (
+      {story.map((each) => (
         <ChapterItem key={each.key} chapter={each} />
       ))}
     </ol>
@@ -99,8 +99,11 @@ function ChapterItem({ chapter }: { chapter: Chapter }) {
       </div>
       <ol className="space-y-1">
         {chapter.lines.map((each) => (
-          <li key={each.id} className="grid grid-cols-[0.75rem_4.5rem_minmax(0,1fr)] items-baseline gap-x-2">
-            <span aria-hidden className={`size-2 self-center rounded-full ${DOT[toneOf(each)]}`} />
+          <li
+            key={each.id}
+            className="grid grid-cols-[0.5rem_4rem_minmax(0,1fr)] items-baseline gap-x-2 max-sm:grid-cols-[0.5rem_3.2rem_minmax(0,1fr)]"
+          >
+            <span aria-hidden className={`mt-1.5 size-2 self-start rounded-full ${DOT[toneOf(each)]}`} />
             <span className="font-mono text-xs text-muted tabular-nums" title={each.at}>
               +{duration(new Date(each.at).getTime() - begun)}
             </span>
