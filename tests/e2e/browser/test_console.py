@@ -119,7 +119,7 @@ def test_every_page_has_no_serious_fault_of_accessibility(console: ConsolePage) 
     here = f"/workloads/{found['id']}"
     tabs = [f"{here}?tab={each}" for each in ("overview", "timeline", "members", "operations", "logs", "receipts")]
     for scheme in ("light", "dark"):
-        page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+        page.emulate_media(color_scheme=scheme)
         for path in ("/", "/catalog", "/launch/hello", "/workloads", *tabs, f"{here}?tab=timeline&view=raw"):
             console.go(path)
             expect(page.get_by_role("heading", level=1)).to_be_visible()
