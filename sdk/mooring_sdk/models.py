@@ -721,6 +721,7 @@ class Charge(msgspec.Struct, kw_only=True, omit_defaults=True):
     price_revision: int
     started_at: datetime | None
     ended_at: datetime | None
+    rule: str
 
 
 class Check(msgspec.Struct, kw_only=True, omit_defaults=True):

@@ -1,6 +1,7 @@
 """Converting text to typed values, with errors that say where and what is wrong."""
 
 import re
+from datetime import datetime
 from typing import Any, Final, get_type_hints
 from urllib.parse import parse_qsl
 
@@ -139,7 +140,8 @@ def _convert(values: dict[str, str], kind: type[msgspec.Struct], *, strict: bool
     except msgspec.ValidationError as error:
         raise _invalid(error) from error
     for name, value in values.items():
-        if getattr(converted, name) is None:  # lax conversion reads the text "null" as None: `?id=null` would match all
+        # Lax conversion reads the text "null" as None, so that `?id=null` would match all, and a number as a time.
+        if getattr(converted, name) is None or isinstance(getattr(converted, name), datetime):
             setattr(converted, name, _text(kind, name, value))
     return converted
 

@@ -21,7 +21,6 @@ from mooring.core.pricing.price import Price
 PERIOD_MAX: Final = timedelta(days=366)
 RECENT_HOURS: Final = 24
 """How many hours the use of apps is averaged over for a forecast."""
-CLOCK_RULE: Final = "charged from active until the release was requested"
 FORECAST_RULE: Final = "what runs now goes on, and apps are used as in the last 24 hours"
 
 

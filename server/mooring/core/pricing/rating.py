@@ -10,6 +10,8 @@ from typing import Final
 
 MICRO: Final = 1_000_000
 HOUR_SECONDS: Final = 3600
+CLOCK_RULE: Final = "charged from active until the release was requested"
+"""When the clock of an allocation runs, as every read of it says."""
 
 
 @dataclass(frozen=True, slots=True)

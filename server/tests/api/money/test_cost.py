@@ -93,7 +93,7 @@ async def test_the_worked_example_of_the_docs(site: AllocationSite) -> None:
     by_hour = await read(site, "/cost", since=since, group_by="hour")
     assert [each["charged_micro"] for each in by_hour["items"]] == [486_111, 486_111]
     assert [each["total_micro"] for each in by_hour["totals"]] == [972_222]
-    assert by_hour["clock"] == "charged from active until the release was requested"
+    assert by_hour["clock"] == stands["charge"]["rule"] == "charged from active until the release was requested"
     (line,) = (await read(site, "/cost", since=since, group_by="allocation"))["items"]
     assert (line["key"], line["charged_micro"], line["unit"], line["quantity_micro"]) == (
         stands["id"],
@@ -194,3 +194,6 @@ async def test_a_period_is_bounded(site: AllocationSite) -> None:
     ):
         answer = await site.client.get(f"{site.path}/cost", params=query)
         assert (answer.status_code, answer.json()["details"]["path"]) == (422, "until")
+    for path in ("/cost", "/ledger"):
+        number = await site.client.get(f"{site.path}{path}", params={"until": "0"})
+        assert (number.status_code, number.json()["details"]["path"]) == (422, "until")

@@ -21,6 +21,7 @@ from mooring.core.fleet.allocation_metadata import METADATA_MAX, METADATA_VALUE_
 from mooring.core.fleet.placement_explanation import PlacementExplanation
 from mooring.core.kernel.ids import Prefix, pattern
 from mooring.core.kernel.permissions import Authority, Place, Scope
+from mooring.core.pricing.rating import CLOCK_RULE
 from mooring.storage.fleet.allocation import Occupancy
 
 GpuCount = Annotated[int, Meta(ge=1, le=1024, description="One of the counts that the SKU is sold with.")]
@@ -119,6 +120,7 @@ class ChargeView(Shown):
     price_revision: int
     started_at: Time | None
     ended_at: Time | None
+    rule: str
 
 
 class AllocationView(Shown):
@@ -332,6 +334,7 @@ def _charge(allocation: Allocation) -> ChargeView:
         price_revision=allocation.price_revision,
         started_at=allocation.activated_at,
         ended_at=allocation.releasing_at if allocation.activated_at is not None else None,
+        rule=CLOCK_RULE,
     )
 
 

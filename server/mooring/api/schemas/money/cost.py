@@ -9,7 +9,8 @@ from mooring.api.page import PageQuery
 from mooring.api.schemas.kernel.fields import Shown, Time
 from mooring.api.schemas.money.ledger import Micro
 from mooring.commands.money.cost import Cost
-from mooring.core.money.cost import CLOCK_RULE, FORECAST_RULE, CostGroup, CostLine, CostPeriod, CostSum
+from mooring.core.money.cost import FORECAST_RULE, CostGroup, CostLine, CostPeriod, CostSum
+from mooring.core.pricing.rating import CLOCK_RULE
 
 Since = Annotated[Time, Meta(description="The hours that begin from this time on; without it, of this month.")]
 Until = Annotated[Time, Meta(description="The hours that begin before this time; without it, up to now.")]
