@@ -41,6 +41,9 @@ DENIED: Final = (
     "224.0.0.0/3",
 )
 """This host, loopback, link-local, protocol assignments, metadata services outside of these, multicast and reserved."""
+CONNECTIONS: Final = 65_536
+_CONNECTION_BUCKETS: Final = 256
+_CONNECTION_TABLE: Final = Path("/proc/sys/net/netfilter/nf_conntrack_max")
 SHARED_LIMIT: Final = "not enforced: the machine's own network, which its operator allows"
 _OWN: Final = "/proc/self/ns/net"
 _LINK_BITS: Final = 30
@@ -59,6 +62,7 @@ class MachineNetwork:
     ports: str = PORTS  # of the machine's address, for the sandbox
     denied: tuple[str, ...] = ()  # networks that it may not reach, besides `DENIED`
     pool: str = POOL
+    connections: int = CONNECTIONS  # of a sandbox, in the machine's table of connections
     namespace: str = _OWN  # the machine's, by a path
 
     def choose(self) -> Mode:
@@ -176,8 +180,13 @@ def unavailable_reason() -> str:
 
 
 def machine_rules(link: RoutedLink, uplinks: Uplinks, settings: MachineNetwork) -> str:
-    """The sandbox's table in the machine's namespace."""
-    mine = f'"{link.name}"'
+    """The sandbox's table in the machine's namespace.
+
+    Its connections are counted by the lower bits of the source port: the kernel walks through all connections of a
+    count whenever a new one comes, and one list of them all would cost milliseconds.
+    """
+    mine, refuse = f'"{link.name}"', "reject with icmp type admin-prohibited"
+    bucket = max(connections_max(settings) // _CONNECTION_BUCKETS, 1)
     return f"""
 table inet {link.table}
 delete table inet {link.table}
@@ -186,6 +195,7 @@ table inet {link.table} {{
     {_set("denied", "ipv4_addr", _denied(settings), interval=True)}
     {_set("targets", "ipv4_addr", uplinks.targets)}
     {_set("ports", "inet_service", settings.ports.split(","), interval=True)}
+    set busy {{ type inet_service; size {_CONNECTION_BUCKETS}; flags dynamic; }}
     chain input {{
         type filter hook input priority filter - 10; policy accept;
         iifname {mine} ct state established,related accept
@@ -197,12 +207,18 @@ table inet {link.table} {{
         iifname {mine} jump leaving
         oifname {mine} ct state established,related accept
         oifname {mine} ct status & dnat != dnat drop
+        oifname {mine} ct state new jump bounded
     }}
     chain leaving {{
         meta nfproto ipv6 drop
         ip saddr != {link.inside} drop
         ip daddr @denied reject with icmp type admin-prohibited
         oifname != @uplinks reject with icmp type admin-prohibited
+        ct state new jump bounded
+    }}
+    chain bounded {{
+        meta l4proto {{ tcp, udp }} add @busy {{ th sport & {_CONNECTION_BUCKETS - 1} ct count over {bucket} }} {refuse}
+        meta l4proto != {{ tcp, udp }} ct count over {bucket} {refuse}
     }}
     chain prerouting {{
         type nat hook prerouting priority dstnat; policy accept;
@@ -220,6 +236,14 @@ table inet {link.table} {{
     }}
 }}
 """
+
+
+def connections_max(settings: MachineNetwork) -> int:
+    """How many connections a sandbox may have: at most half of the machine's table, so that the machine keeps some."""
+    try:
+        return min(settings.connections, int(_CONNECTION_TABLE.read_text()) // 2)
+    except FileNotFoundError:  # the table comes with the first rule that needs it
+        return settings.connections
 
 
 def sandbox_rules(link: RoutedLink, uplinks: Uplinks, settings: MachineNetwork) -> str:

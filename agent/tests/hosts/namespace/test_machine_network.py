@@ -30,6 +30,7 @@ PORT = 7_007
 METADATA = "169.254.169.254"
 MANAGEMENT = "10.213.79.1"
 LOCAL6 = "fe80::77"
+METADATA6 = "fd00:ec2::254"
 OWNER = Owner("alc_1", "member")
 DIAL = """
 import json, socket
@@ -361,3 +362,99 @@ async def test_an_agent_that_is_killed_at_any_step_leaves_a_routed_sandbox_that_
     report = await host.destroy("alc_1")
     assert report.clean, report
     assert left_of(host) == []
+
+
+HOLD = """
+import json, socket
+found, kept = [], []
+for source in {sources}:
+    connection = socket.socket()
+    connection.settimeout(3)
+    connection.bind(("0.0.0.0", source))
+    try:
+        connection.connect(("{host}", {port}))
+        found.append("reached")
+        kept.append(connection)
+    except OSError as problem:
+        found.append(type(problem).__name__)
+print(json.dumps(found))
+"""
+
+
+async def test_a_sandbox_has_a_bounded_part_of_the_machines_table_of_connections(
+    machines: list[NetworkNamespace], tmp_path: Path
+) -> None:
+    machine, neighbour = machines[0], machines[2]
+    host = host_on(machine, tmp_path / "state")
+    network = replace(host.machine.network, connections=512)  # two for each value of the port's lower bits
+    host.machine = replace(host.machine, network=network)
+    await host.create(spec_of("alc_1", machine_network=True))
+    sources = [40_000, 40_256, 40_512, 40_001]
+    with ExitStack() as stack:
+        listen(stack, neighbour, "0.0.0.0", PORT)
+        source = HOLD.format(sources=sources, host=neighbour.address, port=PORT)
+        first, second, third, other = json.loads(await Inside(host, OWNER).python(source))
+    assert (first, second, other) == ("reached",) * 3
+    assert third != "reached"
+    assert (await host.destroy("alc_1")).clean
+
+
+async def test_a_sandbox_whose_ipv6_is_switched_on_reaches_nothing_by_it(
+    machines: list[NetworkNamespace], tmp_path: Path
+) -> None:
+    machine, neighbour = machines[0], machines[2]
+    host = host_on(machine, tmp_path / "state")
+    await host.create(spec_of("alc_1", machine_network=True))
+    record = host.store.load("alc_1")
+    assert record is not None
+    link, sandbox = create.routed_link(host.machine, record), host.network_path("alc_1")
+
+    def switch(name: str, value: str) -> None:
+        Path("/proc/sys/net/ipv6/conf", name).write_text(value)
+
+    def inside(*words: str) -> str:
+        """As somebody who rules the sandbox's network, which its programs do not."""
+        done = subprocess.run(["nsenter", f"--net={sandbox}", *words], capture_output=True, text=True, check=True)
+        return done.stdout
+
+    run_inside(path_of(machine), lambda: switch(f"{link.name}/disable_ipv6", "0"))
+    run_inside(path_of(machine), lambda: switch("all/forwarding", "1"))
+    run_inside(sandbox, lambda: switch("eth0/disable_ipv6", "0"))
+    ip(machine, "address", "add", "fd00:77::1/64", "dev", link.name, "nodad")
+    ip(machine, "address", "add", f"{LOCAL6}/64", "dev", link.name, "nodad")
+    inside("ip", "address", "add", "fd00:77::2/64", "dev", "eth0", "nodad")
+    inside("ip", "address", "add", "fe80::78/64", "dev", "eth0", "nodad")
+    inside("ip", "-6", "route", "add", "default", "via", "fd00:77::1")
+    with ExitStack() as stack:
+        for place, device, address in (
+            (machine, "lo", f"{METADATA6}/128"),
+            (machine, "lo", "fd00:79::1/128"),
+            (machine, "eth0", "fd00:78::1/64"),
+            (neighbour, "eth0", "fd00:78::9/64"),
+        ):
+            ip(place, "address", "add", address, "dev", device, "nodad")
+            stack.callback(ip, place, "address", "del", address, "dev", device)
+        ip(neighbour, "-6", "route", "add", "fd00:77::/64", "via", "fd00:78::1")
+        for each in (machine, neighbour):
+            listen(stack, each, "::", PORT)
+        targets = [
+            (name, address, PORT)
+            for name, address in (
+                ("the machine's end of the link", "fd00:77::1"),
+                ("its link-local address", f"{LOCAL6}%eth0"),
+                ("the metadata service", METADATA6),
+                ("a management address", "fd00:79::1"),
+                ("another machine", "fd00:78::9"),
+            )
+        ]
+        source = DIAL.format(targets=targets)
+        reached = []
+        for without in ((), ("inet", "mooring")):  # both walls, then the machine's alone
+            if without:
+                inside("nft", "delete", "table", *without)
+            reached.append(json.loads(inside("python3", "-c", source)))
+        run_on(machine, "nft", "delete", "table", "inet", link.table)
+        open_ = json.loads(inside("python3", "-c", source))
+    assert [name for found in reached for name, outcome in found.items() if outcome == "reached"] == []
+    assert set(open_.values()) == {"reached"}, (open_, "without the walls all are in reach, so the walls were tried")
+    assert (await host.destroy("alc_1")).clean
