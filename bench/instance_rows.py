@@ -41,6 +41,7 @@ MANIFEST = {
     "components": [{"key": "worker", "min_count": 0, "max_count": 1_000}],
     "compatibility": {"multi_node": True},
     "required_actions": ACTIONS[:2],
+    "usage_units": [{"unit": "tokens", "title": "Tokens"}],
     "lifecycle": {
         "upgrade": {"strategy": "none"},
         "rollback": {"supported": False},

@@ -52,16 +52,17 @@ def health_of(view: InstanceView) -> tuple[str, str]:
 def metered(view: InstanceView) -> tuple[tuple[Usage, ...], dict[str, Any]]:
     """The usage of the last full interval, if one has ended, and the new position of the meter.
 
-    The count of an interval is recorded when it begins, so that every replica reports the same record.
+    The unit counts the peak: the most members that were ready in the interval. The peak so far is kept in the records of
+    the instance, so that every replica continues with it and reports the same record.
     """
     now = view.now or datetime.now(UTC)
     ready = sum(1 for each in view.members if each.stands)
-    metered_until, counted = (view.instance.adapter_detail.get(name) for name in ("metered_until", "metered_members"))
-    if not isinstance(metered_until, int) or not isinstance(counted, int):
+    metered_until, peak = (view.instance.adapter_detail.get(name) for name in ("metered_until", "metered_members"))
+    if not isinstance(metered_until, int) or not isinstance(peak, int):
         return (), {"metered_until": int(now.timestamp()), "metered_members": ready}
     begun = datetime.fromtimestamp(metered_until, UTC)
     ended = begun + METERED
     if now < ended:
-        return (), {}
-    record = Usage(record_id=f"ready/{metered_until}", unit=UNIT, started_at=begun, ended_at=ended, quantity=counted)
+        return (), {"metered_members": ready} if ready > peak else {}
+    record = Usage(record_id=f"ready/{metered_until}", unit=UNIT, started_at=begun, ended_at=ended, quantity=peak)
     return (record,), {"metered_until": int(ended.timestamp()), "metered_members": ready}

@@ -145,8 +145,21 @@ def test_usage_is_reported_once_per_interval_by_any_replica() -> None:
     begun_at = int((NOW - timedelta(minutes=6)).timestamp())
     again = watch(view(members(), adapter_detail={"metered_until": begun_at, "metered_members": 4}))
     (record,) = again.usage
-    assert (record.record_id, record.quantity) == (f"ready/{begun_at}", 4), "what was recorded when it began"
+    assert (record.record_id, record.quantity) == (f"ready/{begun_at}", 4), "what was recorded inside of the interval"
     assert again.detail == {"metered_until": begun_at + 300, "metered_members": 6}
+
+
+def test_usage_counts_the_peak_of_the_interval() -> None:
+    begun_at = int((NOW - timedelta(minutes=2)).timestamp())
+    records: dict[str, Any] = {"metered_until": begun_at, "metered_members": 3}
+    for present, peak in ((4, 4), (2, 4), (6, 6), (1, 6)):
+        seen = watch(view(members()[:present], adapter_detail=records))
+        assert seen.usage == ()
+        records = dict(seen.detail or {})
+        assert records["metered_members"] == peak, present
+    over = {**records, "metered_until": begun_at - 300}
+    (record,) = watch(view(members()[:2], adapter_detail=over)).usage
+    assert record.quantity == 6, "the peak, not what was there at the beginning or at the end"
 
 
 def test_a_member_whose_drain_was_taken_back_accepts_work_again() -> None:
