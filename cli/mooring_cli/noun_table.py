@@ -343,4 +343,8 @@ NOUNS: dict[str, Noun] = {
         "rotate-key": ("rotate_platform_webhook_key", "rotate_project_webhook_key", "rotate_tenant_webhook_key"),
         "test": ("test_platform_webhook", "test_project_webhook", "test_tenant_webhook"),
     }),
+    "workload-adapter": Noun("workload-adapter", "workload-adapter", {
+        "get": ("get_workload_adapter",),
+        "set-key": ("set_workload_adapter_key",),
+    }),
 }

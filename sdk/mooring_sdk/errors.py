@@ -5,6 +5,12 @@
 from mooring_sdk.mooring_error import MooringError
 
 
+class AdapterMissing(MooringError):
+    """No adapter can operate the app in this project: its operator account has no key, or not the actions."""
+
+    code = "adapter_missing"
+
+
 class AddressRefused(MooringError):
     """The given address resolves to a network that the platform does not dial for tenants: loopback, link-local, private, or its own."""
 
@@ -495,6 +501,7 @@ MooringError.known_codes.update(
     {
         each.code: each
         for each in (
+            AdapterMissing,
             AddressRefused,
             AllocationInUse,
             ArtifactNotFoundAtSource,
@@ -582,6 +589,7 @@ MooringError.known_codes.update(
 
 
 __all__ = [
+    "AdapterMissing",
     "AddressRefused",
     "AllocationInUse",
     "ArtifactNotFoundAtSource",

@@ -989,6 +989,11 @@ class SyncMethods:
 
         Needs the action `self.read`."""
 
+    def get_workload_adapter(self, *, options: CallOptions = UNCHANGED) -> models.WorkloadAdapter:
+        """Read the public key of the platform's workload adapter.
+
+        Needs the action `app_version.read`."""
+
     def install_task_signing_key(self, *, key_id: str, root_signature: str, options: CallOptions = UNCHANGED) -> models.PlatformKey:
         """Put the prepared key into use with the root key's signature.
 
@@ -2243,6 +2248,14 @@ class SyncMethods:
 
         Needs the action `app.update`."""
 
+    def set_workload_adapter_key(self, *, public_key: str | None, options: CallOptions = UNCHANGED) -> models.WorkloadAdapter:
+        """Set the public key of the platform's workload adapter.
+
+        Operator accounts get it when an admin agrees to an entitlement of an app that has no adapter key of its own and is
+        an image or a program. Accounts that have a former key get this one instead, and the former one counts no more.
+
+        Needs the action `app.update`."""
+
     def sign_in(self, *, email: str, tenant: str | None = None, password: str | None = None, one_time_code: str | None = None, new_password: str | None = None, options: CallOptions = UNCHANGED) -> models.SignedIn:
         """Sign a person in with a password or a one-time code; the answer is a short-lived session token.
 
@@ -3460,6 +3473,11 @@ class AsyncMethods:
         """Read who the caller is, and what they may do in which place.
 
         Needs the action `self.read`."""
+
+    async def get_workload_adapter(self, *, options: CallOptions = UNCHANGED) -> models.WorkloadAdapter:
+        """Read the public key of the platform's workload adapter.
+
+        Needs the action `app_version.read`."""
 
     async def install_task_signing_key(self, *, key_id: str, root_signature: str, options: CallOptions = UNCHANGED) -> models.PlatformKey:
         """Put the prepared key into use with the root key's signature.
@@ -4712,6 +4730,14 @@ class AsyncMethods:
 
         Operator accounts that are made from now on have it, and those that are there get it; the key before counts no more,
         unless it is kept while adapters switch over.
+
+        Needs the action `app.update`."""
+
+    async def set_workload_adapter_key(self, *, public_key: str | None, options: CallOptions = UNCHANGED) -> models.WorkloadAdapter:
+        """Set the public key of the platform's workload adapter.
+
+        Operator accounts get it when an admin agrees to an entitlement of an app that has no adapter key of its own and is
+        an image or a program. Accounts that have a former key get this one instead, and the former one counts no more.
 
         Needs the action `app.update`."""
 

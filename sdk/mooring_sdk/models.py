@@ -811,6 +811,7 @@ class ClosingRecordPage(msgspec.Struct, kw_only=True, omit_defaults=True):
 class Code(StrEnum):
     """The machine-readable name of an error: part of the public contract, changed only by adding."""
 
+    ADAPTER_MISSING = "adapter_missing"
     ADDRESS_REFUSED = "address_refused"
     ALLOCATION_IN_USE = "allocation_in_use"
     ARTIFACT_NOT_FOUND_AT_SOURCE = "artifact_not_found_at_source"
@@ -1152,6 +1153,7 @@ class Entitlement(msgspec.Struct, kw_only=True, omit_defaults=True):
     required_actions: list[str]
     missing_actions: list[str]
     service_account_id: str | None
+    operated_by: str
     created_at: datetime
     updated_at: datetime
     revision: int
@@ -2118,6 +2120,7 @@ class Obstacle(StrEnum):
 
     ACTIONS_NOT_AGREED = "actions_not_agreed"
     DEPRECATED = "deprecated"
+    NO_ADAPTER = "no_adapter"
     NO_COMPATIBLE_CAPACITY = "no_compatible_capacity"
     NOT_ENTITLED = "not_entitled"
     NOT_OFFERED = "not_offered"
@@ -2159,6 +2162,14 @@ class OpenOperation(msgspec.Struct, kw_only=True, omit_defaults=True):
     phase: str
     blocker: str | None
     blocker_code: str | None
+
+
+class OperatedBy(StrEnum):
+    """Whose adapter has the key of an operator account."""
+
+    APP = "app"
+    NOBODY = "nobody"
+    PLATFORM = "platform"
 
 
 class OperatingMode(StrEnum):
@@ -3857,3 +3868,12 @@ class Why(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     code: str
     detail: str
+
+
+class WorkloadAdapter(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """The platform's adapter for apps of the kinds oci and launchable that have no adapter key of their own."""
+
+    public_key: str | None
+    revision: int
+    etag: str
+    allowed_actions: list[str]

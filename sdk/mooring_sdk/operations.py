@@ -466,6 +466,9 @@ OBJECTS = {
         ("public_key", "str | None", "required", "The 32 bytes of an Ed25519 public key, in base64."),
         ("keep_previous", "bool", "", "Whether the previous key stays valid while adapters switch over."),
     ),
+    "SetWorkloadKey": (
+        ("public_key", "str | None", "required", "The 32 bytes of an Ed25519 public key, in base64."),
+    ),
     "SignIn": (
         ("email", "str", "required", "An e-mail address."),
         ("tenant", "str | None", "", "A name for URLs and the command line."),
@@ -1560,6 +1563,11 @@ ROWS = {
         "GET", "/api/v1/whoami", "self", "", "models.WhoAmI", None, None,
         (),
         "Read who the caller is, and what they may do in which place", "Needs the action `self.read`.",
+    ),
+    "get_workload_adapter": (
+        "GET", "/api/v1/platform/workload-adapter", "platform", "", "models.WorkloadAdapter", None, None,
+        (),
+        "Read the public key of the platform's workload adapter", "Needs the action `app_version.read`.",
     ),
     "install_task_signing_key": (
         "POST", "/api/v1/platform/task-signing-keys/install", "platform", "takes_key", "models.PlatformKey", None, "InstallKey",
@@ -2819,6 +2827,11 @@ ROWS = {
         "PUT", "/api/v1/tenants/{tenant_id}/apps/{app_id}/adapter-key", "tenant", "takes_key", "models.App", None, "SetAdapterKey",
         (),
         "Set the public key of the adapter that serves an app", "Operator accounts that are made from now on have it, and those that are there get it; the key before counts no more,\nunless it is kept while adapters switch over.\n\nNeeds the action `app.update`.",
+    ),
+    "set_workload_adapter_key": (
+        "PUT", "/api/v1/platform/workload-adapter/key", "platform", "takes_key", "models.WorkloadAdapter", None, "SetWorkloadKey",
+        (),
+        "Set the public key of the platform's workload adapter", "Operator accounts get it when an admin agrees to an entitlement of an app that has no adapter key of its own and is\nan image or a program. Accounts that have a former key get this one instead, and the former one counts no more.\n\nNeeds the action `app.update`.",
     ),
     "sign_in": (
         "POST", "/api/v1/sign-in", "public", "", "models.SignedIn", None, "SignIn",

@@ -27,7 +27,7 @@ from mooring.api.metrics_listener import metrics_listener
 from mooring.api.openapi import document
 from mooring.api.request_context import encode_json
 from mooring.commands.fleet.local_node import offer_local_enrolment
-from mooring.commands.identity.bootstrap import FIRST_ADMIN_EMAIL, recover_user
+from mooring.commands.identity.bootstrap import FIRST_ADMIN_EMAIL, recover_user, registry_pair
 from mooring.commands.kernel.master_key import rewrap_secrets, rotate_master_key
 from mooring.core.kernel.errors import Refusal
 from mooring.embedded import EmbeddedPostgres, EmbeddedPostgresError
@@ -43,6 +43,7 @@ from mooring.wiring import Platform, cannot_listen, listening_url, platform, rel
 
 CODE_FILE = "MOORING_FIRST_ADMIN_CODE_FILE"
 LOCAL_NODE_PIPE = "MOORING_LOCAL_NODE_PIPE"
+REGISTRY_CERTIFICATE_FILE = "MOORING_REGISTRY_CERTIFICATE_FILE"
 """The pipe from which `mooring up` reads the URL and a one-time token for the node of this machine."""
 WITH_EMBEDDED = ("up", "migrate", "rotate-master-key", "recover-admin")
 """The commands that also work with the embedded database."""
@@ -269,6 +270,10 @@ async def _listen(settings: Settings, running: Platform, certificate: ServerCert
     local_node = os.environ.get(LOCAL_NODE_PIPE)
     if not settings.public_url:
         running.tools.addresses.extend((address, f"{scheme}://localhost:{port}"))
+    certificate_file = os.environ.get(REGISTRY_CERTIFICATE_FILE)
+    if certificate_file:  # a registry on this machine is started once the platform is offered below
+        pair = await registry_pair(running.services)
+        await asyncio.to_thread(Path(certificate_file).write_bytes, pair.certificate_pem)
     if local_node:
         running.tools.addresses.append(address)  # this machine's own programs use it whatever the public URL is
         await offer_local_enrolment(running.services, address, int(local_node), ca_file=ca_file)

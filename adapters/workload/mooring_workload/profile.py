@@ -92,6 +92,7 @@ class WorkloadProfile:
     app: str
     version: str
     image: str | None = None
+    user: str | None = None
     command: tuple[str, ...] = ()
     artifacts: Mapping[str, str] = field(default_factory=dict)
     environment: tuple[Variable, ...] = ()
@@ -125,6 +126,7 @@ def read_profile(manifest: Plain) -> WorkloadProfile:
         app=manifest["app"],
         version=manifest["version"],
         image=plain.get("image"),
+        user=plain.get("user"),
         command=tuple(plain.get("command", ())),
         artifacts=dict(manifest["artifacts"]),
         environment=_environment(plain.get("env", ()), manifest.get("config_schema") or {}),

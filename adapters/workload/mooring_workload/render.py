@@ -182,6 +182,7 @@ class _MemberRenderer:
             "name": NAME,
             "image": {"artifact": profile.image},
             "argv": list(profile.command),
+            **({} if profile.user is None else {"user": profile.user}),
             **self._environment(config),
             "mounts": [_mount(each) for each in profile.volumes],
             "temporary": ["/tmp"],

@@ -88,6 +88,7 @@ STATUS: Final[Mapping[Code, int]] = {
     Code.VERSION_DEPRECATED: 409,
     Code.VERSION_IMMUTABLE: 409,
     Code.VERSION_NOT_OFFERED: 409,
+    Code.ADAPTER_MISSING: 409,
     Code.WOULD_LOCK_OUT: 409,
 }
 MEDIA_TYPE: Final = "application/problem+json"

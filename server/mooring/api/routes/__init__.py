@@ -11,6 +11,7 @@ from mooring.api.routes.catalog import (
     entitlement,
     policy,
     registry_token,
+    workload_adapter,
 )
 from mooring.api.routes.fleet import (
     agent_certificate,
@@ -104,4 +105,5 @@ __all__ = [
     "visit",
     "webhook",
     "why",
+    "workload_adapter",
 ]

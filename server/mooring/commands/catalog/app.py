@@ -6,6 +6,7 @@ from mooring.commands.kernel.work import Answered, Work
 from mooring.core.catalog.app import App, AppCard, create_app, former_keys, set_adapter_key, update_app
 from mooring.core.catalog.operator_account import OperatorKeys, rekey_operator
 from mooring.storage.catalog import app as apps
+from mooring.storage.catalog import workload_adapter as workload_adapters
 from mooring.storage.identity import service_account as accounts
 from mooring.storage.kernel.database import PLATFORM
 from mooring.storage.kernel.page_window import PageWindow
@@ -48,6 +49,9 @@ async def set_key(work: Work[App], app_id: str, public_key: bytes | None, *, kee
 
     answered = await work.execute(load, lambda app: set_adapter_key(work.context, app, public_key))
     old = former_keys(loaded[-1], public_key, keep_previous=keep_previous)
+    workload = await workload_adapters.find(work.database)
+    if workload is not None and public_key is not None:  # the app has an adapter of its own now
+        old += [each for each in workload.known_keys if each != public_key]
     after = ""
     while True:
         now = await apps.find(work.database, work.acting, app_id)

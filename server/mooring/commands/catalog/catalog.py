@@ -25,7 +25,7 @@ from mooring.core.catalog.manifest import stored_manifest
 from mooring.core.catalog.policy import PolicyChain
 from mooring.core.catalog.policy_change import layers_of
 from mooring.storage.catalog import app_version as stored_versions
-from mooring.storage.catalog import catalog, entitlement, policy
+from mooring.storage.catalog import catalog, entitlement, policy, workload_adapter
 from mooring.storage.kernel.database import Acting
 from mooring.storage.kernel.page_window import PageWindow
 
@@ -72,6 +72,8 @@ async def of_project(
     apps = await catalog.page(database, acting, wanted, window)
     chosen = await _chosen(services, acting, apps, project_id)
     entitled = await entitlement.of_apps(database, acting, project_id, [app.id for app in apps])
+    account_ids = [each.service_account_id for each in entitled.values() if each.service_account_id is not None]
+    operated = await workload_adapter.operated_by(database, account_ids)
     chain = PolicyChain(layers_of(await policy.chain(database, acting, project_id)))
     digests = sorted({digest for version in chosen.values() for digest in version.digests})
     registered = await stored_versions.artifacts(database, acting, digests, acting.tenant_id, project_id)
@@ -83,7 +85,9 @@ async def of_project(
         version = chosen.get(app.id)
         needed = None if version is None else _needed(version, artifacts)
         offers = None if needed is None else capacity.offers_for(needed.compatibility)
-        view = ProjectContext(project_id, entitled.get(app.id), chain, offers=offers)
+        entitlement_of_app = entitled.get(app.id)
+        has_key = entitlement_of_app is not None and entitlement_of_app.service_account_id in operated
+        view = ProjectContext(project_id, entitlement_of_app, chain, has_adapter_key=has_key, offers=offers)
         lines.append(ProjectCatalogRow(catalog_entry(app, version, needed, view)))
     return lines
 

@@ -4,6 +4,7 @@ An entitlement that is switched on has an operator account. The same decision th
 account and sets its list of actions to what was agreed.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -21,9 +22,18 @@ from mooring.core.catalog.entitlement import (
     delete_entitlement,
     switched,
 )
-from mooring.core.catalog.operator_account import OPERATING, OperatorSpec, agree_operator, make_operator
+from mooring.core.catalog.operator_account import (
+    OPERATING,
+    OperatorKeys,
+    OperatorSpec,
+    agree_operator,
+    make_operator,
+    rekey_operator,
+)
+from mooring.core.catalog.workload_adapter import OperatedBy, operating_key
 from mooring.core.identity.service_account import (
     ServiceAccount,
+    ServiceAccountKey,
     ServiceAccountState,
     ServiceAccountTrigger,
     move_service_account,
@@ -32,6 +42,7 @@ from mooring.core.kernel.decision import Decision
 from mooring.core.kernel.ids import Prefix
 from mooring.storage.catalog import app as apps
 from mooring.storage.catalog import entitlement as entitlements
+from mooring.storage.catalog import workload_adapter as workload_adapters
 from mooring.storage.identity import project as projects
 from mooring.storage.identity import service_account as accounts
 from mooring.storage.kernel.database import PLATFORM
@@ -45,6 +56,7 @@ class EntitlementWithNeeds:
 
     entitlement: Entitlement
     required_actions: list[str]
+    operated_by: OperatedBy
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +68,22 @@ class EntitlementContext:
     names: set[str]  # names of the project's service accounts that look like operator accounts
     accounts: int
     app_id: str
+    adapter_key: bytes | None = None  # of the adapter that operates the app in this project
+    account_keys: Sequence[ServiceAccountKey] = ()
+    workload_keys: Sequence[bytes] = ()  # current and former keys of the platform's workload adapter
     entitlement: Entitlement | None = None
     account: ServiceAccount | None = None
+
+    @property
+    def is_operated(self) -> bool:
+        """Whether there is an operator account already."""
+        return self.account is not None and self.account.status != ServiceAccountState.DELETED
+
+    @property
+    def own_keys(self) -> list[ServiceAccountKey]:
+        """The valid keys of the account that are not the workload adapter's."""
+        valid = [each for each in self.account_keys if each.revoked_at is None]
+        return [each for each in valid if each.public_key not in self.workload_keys]
 
 
 async def end_idle_operators(services: Services) -> int:
@@ -86,7 +112,7 @@ async def create(
         account_id = None if made is None else made.result.id
         entitlement_id = work.context.mint(Prefix.ENTITLEMENT)
         decided = create_entitlement(work.context, entitlement_id, entitled, request, account_id)
-        return _agreed(decided, facts.required, made)
+        return _agreed(decided, facts, made)
 
     return await work.execute(load, decide)
 
@@ -161,7 +187,7 @@ def _changed(
     entitled = EntitlementKey(entitlement.tenant_id, entitlement.project_id, entitlement.app_id, entitlement.app_slug)
     made = _operator(work, facts, request, entitled)
     new_id = made.result.id if made is not None and made.result.id != entitlement.service_account_id else None
-    return _agreed(change_entitlement(work.context, entitlement, request, revision_seen, new_id), facts.required, made)
+    return _agreed(change_entitlement(work.context, entitlement, request, revision_seen, new_id), facts, made)
 
 
 def _operator(
@@ -169,25 +195,55 @@ def _operator(
 ) -> Decision[ServiceAccount] | None:
     """Create the operator account, or set its actions to the agreement; None if it was never switched on."""
     account = facts.account
-    if account is not None and account.status != ServiceAccountState.DELETED:
-        return agree_operator(account, set(request.agreed_actions))
+    if account is not None and facts.is_operated:
+        agreed = agree_operator(account, set(request.agreed_actions))
+        return _rekeyed(work, facts, agreed) if request.enabled else agreed
     if not request.enabled:
         return None
-    key = None if facts.app is None else facts.app.adapter_key
+    key = facts.adapter_key
     actions = tuple(set(request.agreed_actions))
     spec = OperatorSpec(entitled.tenant_id, entitled.project_id, entitled.app_slug, actions, key, facts.app_id)
     return make_operator(work.context, spec, facts.names, facts.accounts)
 
 
+def _rekeyed(work: Work[Any], facts: EntitlementContext, agreed: Decision[ServiceAccount]) -> Decision[ServiceAccount]:
+    """Give the account the platform's workload adapter if it has no key, or take that one away from it.
+
+    Any other key is left alone: an app team or an admin added it.
+    """
+    wanted = facts.adapter_key if facts.adapter_key in facts.workload_keys and not facts.own_keys else None
+    former = [each for each in facts.workload_keys if each != wanted]
+    keyed = rekey_operator(work.context, OperatorKeys(agreed.result, facts.account_keys), wanted, former)
+    return Decision(
+        agreed.result, agreed.writes + keyed.writes, agreed.events + keyed.events, agreed.audits + keyed.audits
+    )
+
+
 def _agreed(
-    decision: Decision[Entitlement], required: list[str], operator: Decision[ServiceAccount] | None
+    decision: Decision[Entitlement], facts: EntitlementContext, operator: Decision[ServiceAccount] | None
 ) -> Decision[EntitlementWithNeeds]:
-    result = EntitlementWithNeeds(decision.result, required)
+    result = EntitlementWithNeeds(
+        decision.result, facts.required, _operated_by(facts, operator, enabled=decision.result.enabled)
+    )
     if operator is None:
         return Decision(result, decision.writes, decision.events, decision.audits)
     return Decision(
         result, operator.writes + decision.writes, decision.events + operator.events, decision.audits + operator.audits
     )
+
+
+def _operated_by(facts: EntitlementContext, operator: Decision[ServiceAccount] | None, *, enabled: bool) -> OperatedBy:
+    """Whose key the account has after the decision."""
+    if operator is None:
+        return OperatedBy.NOBODY
+    if facts.own_keys:
+        return OperatedBy.APP
+    if facts.is_operated and not enabled:  # its keys stay as they are
+        held = any(each.revoked_at is None for each in facts.account_keys)
+        return OperatedBy.PLATFORM if held else OperatedBy.NOBODY
+    if facts.adapter_key in facts.workload_keys:
+        return OperatedBy.PLATFORM
+    return OperatedBy.NOBODY if facts.adapter_key is None or facts.is_operated else OperatedBy.APP
 
 
 async def _load_context(work: Work[Any], project_id: str, entitlement_id: str) -> EntitlementContext:
@@ -200,14 +256,22 @@ async def _context(
     work: Work[Any], project_id: str, app: App | None, entitlement: Entitlement | None
 ) -> EntitlementContext:
     app_id = entitlement.app_id if entitlement is not None else str(app and app.id)
+    workload = await workload_adapters.find(work.database)
+    kind = await entitlements.offered_kind(work.database, work.acting, app_id)
+    account = None if entitlement is None else await _account(work, entitlement)
+    is_live = account is not None and account.status != ServiceAccountState.DELETED
+    keys = await accounts.keys(work.database, work.acting, account.id) if account is not None and is_live else []
     return EntitlementContext(
         app,
         (await entitlements.required_actions(work.database, work.acting, [app_id])).get(app_id, []),
         await accounts.operator_names(work.database, work.acting, project_id),
         await accounts.count(work.database, work.acting, project_id),
         app_id,
+        operating_key(app, kind, workload),
+        keys,
+        [] if workload is None else workload.known_keys,
         entitlement,
-        None if entitlement is None else await _account(work, entitlement),
+        account,
     )
 
 

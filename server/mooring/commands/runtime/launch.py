@@ -101,6 +101,7 @@ async def load(
     facts = replace(
         facts,
         account=opening.account,
+        account_has_key=opening.account_has_key,
         name_taken=facts.is_new and opening.name_taken,
         open_instances=opening.open_instances,
     )

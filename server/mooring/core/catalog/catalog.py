@@ -21,6 +21,7 @@ from mooring.core.catalog.entitlement import ACTIONS_REASON, Entitlement, why_no
 from mooring.core.catalog.policy import PolicyChain, PolicyRequest
 from mooring.core.catalog.promotion_lifecycle import PromotionState
 from mooring.core.catalog.semver import read_version
+from mooring.core.catalog.workload_adapter import why_not_operated
 from mooring.core.kernel import validation
 from mooring.core.kernel.errors import Code, Refusal
 
@@ -38,6 +39,7 @@ class Obstacle(StrEnum):
     POLICY = "policy"
     UNTRUSTED = "untrusted"
     NO_COMPATIBLE_CAPACITY = "no_compatible_capacity"
+    NO_ADAPTER = "no_adapter"
 
 
 _OBSTACLE_OF: Final = {
@@ -47,6 +49,7 @@ _OBSTACLE_OF: Final = {
     Code.POLICY_DENIED: Obstacle.POLICY,
     Code.SOURCE_DENIED: Obstacle.POLICY,
     Code.INCOMPATIBLE: Obstacle.NO_COMPATIBLE_CAPACITY,
+    Code.ADAPTER_MISSING: Obstacle.NO_ADAPTER,
 }
 
 
@@ -79,6 +82,7 @@ class ProjectContext:
     entitlement: Entitlement | None
     policy: PolicyChain  # global, tenant and project
     gpus_held: int = 0
+    has_adapter_key: bool = True  # whether the operator account has a key
     offers: Sequence[Offer] | None = None  # capacity that it has or could get; None skips the check
 
     def chain(self) -> PolicyChain:
@@ -161,14 +165,24 @@ def search_words(text: str, path: str = "search") -> tuple[str, ...]:
 def _refusals(app: App, version: AppVersion, needed: VersionNeeds, project: ProjectContext) -> list[Refusal | None]:
     chain = project.chain()
     gpus = project.gpus_held + needed.compatibility.min_gpu_count
+    not_entitled = why_not_entitled(project.entitlement, read_version(version.version), needed.required_actions)
     return [
-        why_not_entitled(project.entitlement, read_version(version.version), needed.required_actions),
+        not_entitled,
         why_not_offered(version.candidate(), project.project_id),
         chain.decide(PolicyRequest(app=app.slug)).refusal(),
         chain.decide(PolicyRequest(gpus=gpus)).refusal(),
         *(trust.refusal(artifact) for artifact, trust in needed.artifacts),
         _no_capacity(needed.compatibility, project.offers),
+        None if not_entitled is not None else _no_adapter(app, version, project),
     ]
+
+
+def _no_adapter(app: App, version: AppVersion, project: ProjectContext) -> Refusal | None:
+    entitlement = project.entitlement
+    if entitlement is None:
+        return None
+    kind = str(version.manifest["artifact_kind"])
+    return why_not_operated(app.slug, kind, entitlement.agreed_actions, has_key=project.has_adapter_key)
 
 
 def _not_entitled_at_all(project: ProjectContext) -> Refusal | None:

@@ -88,6 +88,7 @@ class RuntimeProfile:
     resources: ManifestResources = field(default_factory=ManifestResources)
     probes: Mapping[str, ManifestProbe] = field(default_factory=dict)
     volumes: tuple[ManifestVolume, ...] = ()
+    user: str | None = None  # of its container
 
 
 @dataclass(frozen=True, slots=True)

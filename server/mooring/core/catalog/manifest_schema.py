@@ -27,6 +27,7 @@ ENVIRONMENT_PATTERN: Final = "^[A-Za-z_][A-Za-z0-9_]{0,127}$"
 DRAIN_SECONDS: Final = 300
 DRAIN_SECONDS_MAX: Final = 604_800
 CONFIG_FIELD_PATTERN: Final = "^[A-Za-z_][A-Za-z0-9_-]{0,63}$"
+CONTAINER_USER: Final = "^[1-9][0-9]{0,4}:[1-9][0-9]{0,4}$"
 PATH_PATTERN: Final = r"^/[^\x00-\x1f]*$"
 
 GIB: Final = 1024**3
@@ -191,6 +192,9 @@ _RUNTIME_PROFILE: Final = _object(
     [],
     image=_described(_ARTIFACT_ROLE, "the role of the image in `artifacts`; an image is never named by a tag"),
     command=_ARGUMENTS,
+    user=_form(
+        "the user and group of its container, as numbers other than root's; 1000:1000 if omitted", CONTAINER_USER, 11
+    ),
     ports=_list("the ports on which it listens", _ref("port"), 32),
     env=_list("its environment", _ref("environment"), 200),
     resources=_RESOURCES,

@@ -7,6 +7,7 @@ class Code(StrEnum):
     """The machine-readable name of an error: part of the public contract, changed only by adding."""
 
     ADDRESS_REFUSED = "address_refused"
+    ADAPTER_MISSING = "adapter_missing"
     ALLOCATION_IN_USE = "allocation_in_use"
     ARTIFACT_NOT_FOUND_AT_SOURCE = "artifact_not_found_at_source"
     ARTIFACT_NOT_PINNED = "artifact_not_pinned"

@@ -30,6 +30,12 @@ CATALOGUE: Mapping[Code, ErrorEntry] = {
         "link-local, private, or its own.",
         "Give a public https address, or ask the platform's admin to allow this network.",
     ),
+    Code.ADAPTER_MISSING: ErrorEntry(
+        "Adapter missing",
+        "No adapter can operate the app in this project: its operator account has no key, or not the actions.",
+        "Agree to the app's `required_actions` in its entitlement. If that does not help, the platform's admin sets "
+        "the key of the workload adapter, or the app team that of the app.",
+    ),
     Code.ALLOCATION_IN_USE: ErrorEntry(
         "Allocation in use",
         "The allocation holds members of another instance, and at least one of the two apps does not allow sharing.",

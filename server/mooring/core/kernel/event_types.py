@@ -49,6 +49,7 @@ class EventType(StrEnum):
     ARTIFACT_CHECK_ENDED = "catalog.artifact_check.ended"
     ARTIFACT_SOURCE_CHANGED = "catalog.artifact_source.changed"
     SIGNER_KEY_CHANGED = "catalog.signer_key.changed"
+    WORKLOAD_ADAPTER_CHANGED = "catalog.workload_adapter.changed"
     ENTITLEMENT_CHANGED = "catalog.entitlement.changed"
     POLICY_CHANGED = "catalog.policy.changed"
     ALLOCATION_REQUESTED = "capacity.allocation.requested"
@@ -141,6 +142,7 @@ MEANING: Final[Mapping[EventType, str]] = {
     "cancelled.",
     EventType.ARTIFACT_SOURCE_CHANGED: "A source was put on the list or taken off it; `data.change` says which.",
     EventType.SIGNER_KEY_CHANGED: "A signer key was added or removed; trust is derived from the new list of keys.",
+    EventType.WORKLOAD_ADAPTER_CHANGED: "The key of the platform's workload adapter was set or removed.",
     EventType.ENTITLEMENT_CHANGED: "A project's right to launch an app was granted, narrowed or withdrawn.",
     EventType.POLICY_CHANGED: "A layer of the policy changed.",
     EventType.ALLOCATION_REQUESTED: "Capacity was requested; the scheduler looks for a place.",

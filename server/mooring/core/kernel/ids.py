@@ -74,6 +74,7 @@ class Prefix(StrEnum):
     USER = "usr"
     VISIT = "vis"
     WEBHOOK = "whk"
+    WORKLOAD_ADAPTER = "wla"
 
 
 class Minter(Protocol):

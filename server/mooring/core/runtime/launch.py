@@ -26,6 +26,7 @@ from mooring.core.catalog.operating_mode import (
 from mooring.core.catalog.policy import PolicyRequest
 from mooring.core.catalog.promotion_lifecycle import PromotionState
 from mooring.core.catalog.semver import read_version
+from mooring.core.catalog.workload_adapter import OPERATOR_KEYS, why_not_operated
 from mooring.core.fleet.allocation import (
     GROUP_MAX,
     OPEN_MAX,
@@ -60,8 +61,6 @@ CONFIG_BYTES_MAX: Final = 65_536
 NEEDS_BYTES_MAX: Final = 8_192
 """Each new allocation stores what the app needs of its node."""
 STANDS: Final = frozenset({AllocationState.REQUESTED, AllocationState.PROVISIONING, AllocationState.ACTIVE})
-OPERATOR_KEYS: Final = ("runtime.claim", "runtime.report")
-"""The actions that an operator account needs at least."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -425,6 +424,9 @@ def _account(launch: LaunchSnapshot) -> Iterator[Refusal]:
     missing = [each for each in OPERATOR_KEYS if each not in account.actions]
     if missing and launch.request.service_account_id is not None:
         yield validation.invalid(path, f"the service account {account.name} lacks {' and '.join(missing)}")
+    elif launch.manifest is not None and not list(_entitlement(launch)):
+        kind = launch.manifest.artifact_kind
+        yield from _maybe(why_not_operated(launch.app.slug, kind, account.actions, has_key=launch.account_has_key))
 
 
 def _circuit(launch: LaunchSnapshot) -> Iterator[Refusal]:

@@ -125,6 +125,7 @@ class LaunchSnapshot:
     place_seconds: int = 3_600
     circuit: CircuitFacts | None = None
     account: ServiceAccount | None = None  # the operator account
+    account_has_key: bool = True  # whether any adapter can sign in with it
     secret_names: frozenset[str] = frozenset()  # the named secrets that the project has
     name_taken: bool = False
     open_instances: int = 0

@@ -14,7 +14,8 @@ FIND: Final = f"SELECT {COLUMNS} FROM entitlement e WHERE e.project_id = $1 AND 
 LIST: Final = f"SELECT {COLUMNS} FROM entitlement e WHERE e.project_id = $1 AND e.id > $2 ORDER BY e.id LIMIT $3"
 OF_APPS: Final = f"SELECT {COLUMNS} FROM entitlement e WHERE e.project_id = $1 AND e.app_id = ANY ($2::text[])"
 REQUIRED: Final = """
-SELECT DISTINCT ON (v.app_id) v.app_id, coalesce(v.manifest -> 'required_actions', '[]'::jsonb) AS required
+SELECT DISTINCT ON (v.app_id) v.app_id, coalesce(v.manifest -> 'required_actions', '[]'::jsonb) AS required,
+       v.manifest ->> 'artifact_kind' AS kind
   FROM app_version v
  WHERE v.app_id = ANY ($1::text[]) AND v.promotion IN ('canary', 'active')
  ORDER BY v.app_id, v.version_order DESC"""
@@ -38,6 +39,12 @@ async def of_apps(database: Database, acting: Acting, project_id: str, app_ids: 
 async def required_actions(database: Database, acting: Acting, app_ids: list[str]) -> dict[str, list[str]]:
     """The action keys that the newest offered version of each app requires, by app id."""
     return {row["app_id"]: row["required"] for row in await database.fetch(acting, REQUIRED, app_ids)}
+
+
+async def offered_kind(database: Database, acting: Acting, app_id: str) -> str | None:
+    """The kind of the newest offered version of an app; None without one."""
+    row = await database.fetchrow(acting, REQUIRED, [app_id])
+    return None if row is None else row["kind"]
 
 
 def entitlement_of(row: asyncpg.Record) -> Entitlement:

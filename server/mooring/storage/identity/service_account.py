@@ -47,6 +47,13 @@ SELECT {", ".join(f"a.{name.strip()}" for name in _COLUMNS.split(","))}
              SELECT FROM service_account_key k
               WHERE k.service_account_id = a.id AND k.revoked_at IS NULL AND k.public_key = $2)))
  ORDER BY a.id LIMIT $5"""
+OPERATORS_WITH: Final = f"""
+SELECT {", ".join(f"a.{name.strip()}" for name in _COLUMNS.split(","))}
+  FROM service_account a
+ WHERE a.app_id IS NOT NULL AND a.status <> 'deleted' AND a.id > $2 AND a.id IN (
+   SELECT k.service_account_id FROM service_account_key k
+    WHERE k.revoked_at IS NULL AND k.public_key = ANY ($1::bytea[]))
+ ORDER BY a.id LIMIT $3"""
 IDLE: Final = f"""
 SELECT {", ".join(f"a.{name.strip()}" for name in _COLUMNS.split(","))}
   FROM service_account a
@@ -127,7 +134,20 @@ async def unkeyed(
 ) -> list[tuple[ServiceAccount, list[ServiceAccountKey]]]:
     """The next operator accounts of an app that lack `new_key` or still have one of `old_keys`, each with its keys."""
     rows = await database.fetch(acting, UNKEYED, app_id, new_key, old_keys, window.after, window.limit)
-    found = [account_of(row) for row in rows]
+    return await _with_keys(database, acting, [account_of(row) for row in rows])
+
+
+async def operators_with(
+    database: Database, public_keys: list[bytes], window: PageWindow
+) -> list[tuple[ServiceAccount, list[ServiceAccountKey]]]:
+    """The next operator accounts of all tenants that have one of these keys, each with all its keys."""
+    rows = await database.fetch(PLATFORM, OPERATORS_WITH, public_keys, window.after, window.limit)
+    return await _with_keys(database, PLATFORM, [account_of(row) for row in rows])
+
+
+async def _with_keys(
+    database: Database, acting: Acting, found: list[ServiceAccount]
+) -> list[tuple[ServiceAccount, list[ServiceAccountKey]]]:
     by_account: dict[str, list[ServiceAccountKey]] = {each.id: [] for each in found}
     for row in await database.fetch(acting, KEYS_OF, list(by_account)):
         key = key_of(row)

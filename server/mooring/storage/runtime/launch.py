@@ -39,7 +39,9 @@ OPENING: Final = f"""
 SELECT {APP_COLUMNS}, {ENTITLEMENT_COLUMNS}, {ACCOUNT_COLUMNS},
        coalesce(held.gpus, 0), coalesce(held.allocations, 0), coalesce(held.revision, 0),
        (SELECT count(*)::int FROM instance i WHERE i.project_id = $2 AND i.status <> 'stopped'),
-       EXISTS (SELECT FROM instance i WHERE i.project_id = $2 AND i.name = $4 AND i.status <> 'stopped')
+       EXISTS (SELECT FROM instance i WHERE i.project_id = $2 AND i.name = $4 AND i.status <> 'stopped'),
+       EXISTS (SELECT FROM service_account_key k WHERE k.service_account_id = s.id AND k.revoked_at IS NULL
+                AND (k.expires_at IS NULL OR k.expires_at > now()))
   FROM project p
   LEFT JOIN app a ON (a.tenant_id IS NULL OR a.tenant_id = $1) AND (a.slug = $3 OR a.id = $3)
   LEFT JOIN entitlement e ON e.project_id = $2 AND e.app_id = a.id
@@ -94,6 +96,7 @@ class LaunchOpening:
     holding: ProjectHolding
     open_instances: int
     name_taken: bool
+    account_has_key: bool
 
 
 async def opening(
@@ -112,7 +115,7 @@ async def opening(
     values = tuple(row)
     parts = [values[begin:end] for begin, end in pairwise(_WIDTHS)]
     app_row, entitlement, account = (None if part[0] is None else part for part in parts)
-    *holding, open_instances, name_taken = values[_WIDTHS[-1] :]
+    *holding, open_instances, name_taken, account_has_key = values[_WIDTHS[-1] :]
     return LaunchOpening(
         None if app_row is None else App(*app_row),
         None if entitlement is None else Entitlement(*entitlement),
@@ -120,6 +123,7 @@ async def opening(
         ProjectHolding(*holding),
         open_instances,
         name_taken,
+        account_has_key,
     )
 
 

@@ -42,7 +42,7 @@ SMALL = (Capacity(CapacityShape.GPU_SLICE, 1),)
 
 
 def entitled(enabled: bool = True, **overlay: Any) -> Entitlement:
-    requested = EntitlementRequest(enabled, Overlay(**overlay), ("runtime.claim",), REASON)
+    requested = EntitlementRequest(enabled, Overlay(**overlay), ("runtime.claim", "runtime.report"), REASON)
     return create_entitlement(context(), "ent_1", EntitlementKey(TENANT, PROJECT, APP.id, APP.slug), requested).result
 
 

@@ -131,6 +131,7 @@ NEVER_MET: Final[dict[str, tuple[str, ...]]] = {
         "webhook_of_one_tenant",
     ),
     "the platform makes these rows itself, one by one": (
+        "workload_adapter_only_one", "workload_adapter_is_current", "workload_adapter_pkey",
         "adapter_presence_pkey", "instance_claim_pkey", "operation_member_pkey",
         "closed_owner_pkey", "task_log_pkey",
         "project_quota_pkey",
@@ -143,6 +144,7 @@ NEVER_MET: Final[dict[str, tuple[str, ...]]] = {
         "tenant_source_networks_count", "project_secret_name_form", "project_secret_description_length",
         "artifact_source_username_length", "artifact_source_token_host_length", "artifact_source_credential_is_tenants",
         "artifact_source_credential_has_username", "secret_grant_source_has_repository", "node_cordon_reason_length",
+        "workload_adapter_key_length",
         "app_adapter_key_length", "instance_failure_detail_length", "instance_health_detail_length",
         "instance_name_form", "instance_topology_mode_length", "member_blocker_length",
         "member_failure_detail_length", "member_health_detail_length", "member_ordinal_counts",

@@ -9,6 +9,7 @@ from mooring.core.catalog import app, operator_account
 from mooring.core.catalog.artifact_hold import take_holds
 from mooring.core.catalog.artifact_promotion import Hold
 from mooring.core.catalog.operator_account import OperatorKeys, OperatorSpec
+from mooring.core.catalog.workload_adapter import set_workload_key
 from mooring.core.kernel.decision import Decision, DecisionContext
 from mooring.core.money import usage
 from mooring.core.runtime import adapter_report, operation_finish
@@ -95,6 +96,12 @@ def _used(now: DecisionContext) -> Decision[Any]:
     return usage.store_usage(now, usage.UsageContext(there.claim, created, manifest(), {}, frozenset()), [report])
 
 
+def _workload_keys(now: DecisionContext) -> Iterator[Decision[Any]]:
+    made = set_workload_key(now, None, b"1" * 32)
+    yield made
+    yield set_workload_key(now, made.result, b"2" * 32)
+
+
 DRIVEN_RUNTIME: Final[dict[str, Callable[[DecisionContext], Decision[Any] | Iterator[Decision[Any]]]]] = {
     "adapter_report.take_report": _every_report,
     "app.set_adapter_key": lambda now: app.set_adapter_key(now, an_app(), b"k" * 32),
@@ -103,4 +110,5 @@ DRIVEN_RUNTIME: Final[dict[str, Callable[[DecisionContext], Decision[Any] | Iter
     "operator_account.make_operator": _operators,
     "operator_account.rekey_operator": _rekeyed,
     "usage.store_usage": _used,
+    "workload_adapter.set_workload_key": _workload_keys,
 }

@@ -20,9 +20,11 @@ from mooring.commands.catalog import entitlement as commands
 from mooring.commands.catalog.entitlement import EntitlementWithNeeds
 from mooring.commands.kernel.lookup import require
 from mooring.commands.kernel.work import Answered, Work
+from mooring.core.catalog.workload_adapter import OperatedBy
 from mooring.core.kernel.errors import Code
 from mooring.core.kernel.permissions import Scope
 from mooring.storage.catalog import entitlement as entitlements
+from mooring.storage.catalog.workload_adapter import operated_by
 
 PLACES = (Scope.PROJECT,)
 PATH = "/entitlements"
@@ -31,7 +33,9 @@ ONE = PATH + "/{entitlement_id}"
 
 def _showing(request: RequestContext) -> Work[EntitlementWithNeeds]:
     return request.work(
-        lambda made: entitlement_view(request.caller.authority, made.entitlement, made.required_actions)
+        lambda made: entitlement_view(
+            request.caller.authority, made.entitlement, made.required_actions, made.operated_by
+        )
     )
 
 
@@ -46,11 +50,17 @@ async def list_entitlements(request: RequestContext, query: PageQuery) -> Page[E
     database, project_id = request.services.database, str(request.place.project_id)
     rows = await entitlements.page(database, request.acting, project_id, page_window(query, "entitlement"))
     required = await entitlements.required_actions(database, request.acting, [each.app_id for each in rows])
+    operated = await operated_by(database, [each.service_account_id or "" for each in rows])
     return page(
         rows,
         query,
         "entitlement",
-        lambda row: entitlement_view(request.caller.authority, row, required.get(row.app_id, [])),
+        lambda row: entitlement_view(
+            request.caller.authority,
+            row,
+            required.get(row.app_id, []),
+            operated.get(row.service_account_id or "", OperatedBy.NOBODY),
+        ),
     )
 
 
@@ -87,7 +97,9 @@ async def get_entitlement(request: RequestContext, entitlement_id: str, query: W
     async def read() -> EntitlementView:
         row = require(await entitlements.find(database, request.acting, project_id, entitlement_id), "entitlement")
         required = await entitlements.required_actions(database, request.acting, [row.app_id])
-        return entitlement_view(request.caller.authority, row, required.get(row.app_id, []))
+        account_id = row.service_account_id or ""
+        operated = (await operated_by(database, [account_id])).get(account_id, OperatedBy.NOBODY)
+        return entitlement_view(request.caller.authority, row, required.get(row.app_id, []), operated)
 
     return await waited(request, query, entitlement_id, read)
 

@@ -9,6 +9,7 @@ from mooring.api.schemas.catalog.app import AppId, Reason
 from mooring.api.schemas.catalog.policy import RulesBody, rules_of
 from mooring.api.schemas.kernel.fields import ActionKey, Revision, Shown, Strict, Time, allowed
 from mooring.core.catalog.entitlement import AGREED_MAX, Entitlement, EntitlementRequest, Overlay
+from mooring.core.catalog.workload_adapter import OperatedBy
 from mooring.core.kernel.permissions import Authority, Place, Scope
 
 VersionRange = Annotated[
@@ -63,6 +64,10 @@ class EntitlementView(Shown):
     required_actions: list[str]
     missing_actions: list[str]
     service_account_id: str | None
+    operated_by: Annotated[
+        OperatedBy,
+        Meta(description="Whose adapter can use the operator account: the app's own, the platform's workload adapter."),
+    ]
     created_at: Time
     updated_at: Time
     revision: int
@@ -75,7 +80,9 @@ def request_of(body: CreateEntitlement | UpdateEntitlement) -> EntitlementReques
     return EntitlementRequest(body.enabled, overlay, tuple(body.agreed_actions), body.reason)
 
 
-def entitlement_view(authority: Authority, entitlement: Entitlement, required_actions: list[str]) -> EntitlementView:
+def entitlement_view(
+    authority: Authority, entitlement: Entitlement, required_actions: list[str], operated_by: OperatedBy
+) -> EntitlementView:
     place = Place(Scope.PROJECT, entitlement.tenant_id, entitlement.project_id, platform_too=True)
     return EntitlementView(
         id=entitlement.id,
@@ -90,6 +97,7 @@ def entitlement_view(authority: Authority, entitlement: Entitlement, required_ac
         required_actions=sorted(required_actions),
         missing_actions=sorted(set(required_actions) - set(entitlement.agreed_actions)),
         service_account_id=entitlement.service_account_id,
+        operated_by=operated_by,
         created_at=entitlement.created_at,
         updated_at=entitlement.updated_at,
         revision=entitlement.revision,
