@@ -39,7 +39,10 @@ WHOLE_UPDATES = {
 """Updates that replace everything: how the present values are read, and which of them stay unless they are named."""
 
 HAND_WRITTEN_VERBS: dict[str, dict[str, tuple[str, str]]] = {
-    "apps": {"check": ("mooring_cli.apps_check", "check")},
+    "apps": {
+        "check": ("mooring_cli.apps_check", "check"),
+        "from-image": ("mooring_cli.from_image", "from_image"),
+    },
     "nodes": {"label": ("mooring_cli.node_label", "label")},
     "statements": {
         "show": ("mooring_cli.statements", "show"),

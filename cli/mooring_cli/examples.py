@@ -67,6 +67,10 @@ OF_COMMAND: dict[str, tuple[str, ...]] = {
     "manifest lint": ("mooring manifest lint mooring.yaml",),
     "manifest explain": ("mooring manifest explain topology",),
     "apps check": ("mooring apps check my-app",),
+    "apps from-image": (
+        "mooring apps from-image localhost/welcome --open",
+        "mooring apps from-image ./layout --slug welcome --until manifest",
+    ),
     "bundle": ("mooring bundle my-app --out my-app.tar",),
     "publish": ("mooring publish my-app --promote staged",),
     "install": ("mooring install hello.json",),

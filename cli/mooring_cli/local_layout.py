@@ -38,12 +38,17 @@ class LocalLayout:
         return self.database.with_name(f"{self.database.name}-tls")
 
     @property
+    def registry(self) -> Path:
+        """The images of the local registry, and its configuration."""
+        return self.adapter.with_name(f"{self.adapter.name.removesuffix('adapter')}registry")
+
+    @property
     def is_new(self) -> bool:
         return not self.cluster.exists()
 
     def everything(self) -> list[Path]:
         """Every directory of this Mooring, the database last; the root is last of all where it holds nothing else."""
-        beside = (self.node, self.adapter, self.apps, self.keys, self.tls, self.trial)
+        beside = (self.node, self.adapter, self.apps, self.registry, self.keys, self.tls, self.trial)
         return [*dict.fromkeys((*beside, self.database, self.root))]
 
     def make_root(self) -> None:

@@ -20,7 +20,7 @@ from mooring_cli import contexts as stored
 from mooring_cli.contexts import Context
 from mooring_cli.install import CatalogInstaller, entitle, read_bundle
 from mooring_cli.invocation import Invocation, plain_call
-from mooring_cli.local_adapter import LocalAdapter
+from mooring_cli.local_adapter import WORKLOAD, LocalAdapter
 from mooring_cli.local_layout import LocalLayout
 from mooring_cli.local_node import NAME as NODE
 from mooring_cli.sign_in import exchange
@@ -109,6 +109,8 @@ class Trial:
             if bundle is None:
                 raise TrialFailed(f"the {adapter.name} adapter did not start")
             read = read_bundle(Path(bundle))
+            if adapter.name == WORKLOAD.name:
+                platform.call("set_workload_adapter_key", None, None, {"public_key": read["adapter_key"]})
             app_id = CatalogInstaller(platform, None, REASON).install(read)
             entitle(tenant, project_id, app_id, read, REASON)
             self.apps.append(adapter.app)

@@ -32,6 +32,7 @@ from mooring_cli.contexts import DEFAULT_URL, ContextsUnusable
 from mooring_cli.local_adapter import WORKLOAD, LocalAdapter, bundled_adapters, file_source
 from mooring_cli.local_layout import LocalLayout, layout_of
 from mooring_cli.local_node import AGENT, WITHOUT, LocalNode, default_host
+from mooring_cli.local_registry import LocalRegistry
 from mooring_cli.main import MooringCommand
 from mooring_cli.parent_death import end_with
 from mooring_cli.trial_files import TrialFiles, wait_until_free
@@ -142,12 +143,20 @@ def run_with_node(arguments: list[str], layout: LocalLayout, wanted: UpOptions) 
     """The server with this machine as a node, and the workload adapter if it is installed."""
     offered, offers = os.pipe()
     adapter = LocalAdapter(WORKLOAD, layout.adapter, layout.apps) if wanted.adapters and WORKLOAD.is_here() else None
-    begin = None if adapter is None else adapter.begin
+    registry = LocalRegistry(layout.registry)
+
+    def begin(address: str, ca_file: str | None) -> None:
+        registry.begin(address)
+        if adapter is not None:
+            adapter.begin(address, ca_file)
+
     local = LocalNode(offered, layout.node, wanted.node_host, wanted.simulated_gpus, begin)
     local.begin()
     try:
-        code = run(arguments, offers, file_source(layout.apps) if adapter is not None else {})
+        files = file_source(layout.apps) if adapter is not None else {}
+        code = run(arguments, offers, {**registry.settings(), **files})
     finally:
+        registry.end()
         if adapter is not None:
             adapter.end()
         local.end()
@@ -201,7 +210,10 @@ def run_trial(arguments: list[str], layout: LocalLayout, wanted: UpOptions, url:
             if text.startswith(WITHOUT):
                 trial.fail(text)
 
+        registry = LocalRegistry(layout.registry, screen.note)
+
         def begin(address: str, ca_file: str | None) -> None:
+            registry.begin(address)
             for each in adapters:
                 each.begin(address, ca_file)
             trial.begin(address, ca_file)
@@ -210,12 +222,13 @@ def run_trial(arguments: list[str], layout: LocalLayout, wanted: UpOptions, url:
         local = LocalNode(offered, layout.node, wanted.node_host, wanted.simulated_gpus, begin, tell=tell)
         screen.begin(trial)
         local.begin()
-        settings = {**file_source(layout.apps), CODE_FILE: str(files.code)}
+        settings = {**registry.settings(), **file_source(layout.apps), CODE_FILE: str(files.code)}
         with log_of(files, drawn=screen.drawn) as log:
             try:
                 code = run(arguments, offers, settings, log)
             finally:
                 trial.end()
+                registry.end()
                 for each in adapters:
                     each.end()
                 local.end()
