@@ -74,6 +74,7 @@ class EventType(StrEnum):
     CORRECTION_BOOKED = "billing.correction.booked"
     PRICE_SET = "billing.price.set"
     STATEMENT_CLOSED = "billing.statement.closed"
+    METER_SET = "billing.meter.set"
     TASK_QUEUED = "nodes.task.queued"
     TASK_CANCELLING = "nodes.task.cancelling"
     TASK_FINISHED = "nodes.task.finished"
@@ -173,6 +174,7 @@ MEANING: Final[Mapping[EventType, str]] = {
     "when on running allocations are charged by it.",
     EventType.STATEMENT_CLOSED: "A month's statement was closed and never changes again; `data` has the month, the "
     "currency, the total in 10⁻⁶ minor unit and the digest.",
+    EventType.METER_SET: "It was decided how a unit of an app is billed; `data` has app, unit, billing and status.",
     EventType.TASK_QUEUED: "A task waits for its node's agent, for the first time or because its lease was lost.",
     EventType.TASK_CANCELLING: "The agent that holds a task was asked to end it early.",
     EventType.TASK_FINISHED: "A task is over; `data` says how, and names its receipt where there is one.",

@@ -13,7 +13,8 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Final
 
-from mooring.core.kernel.decision import AuditRecord, Decision, DecisionContext, Insert, Update
+from mooring.core.kernel.decision import AuditRecord, Decision, DecisionContext, EventRecord, Insert, Update
+from mooring.core.kernel.event_types import EventType
 from mooring.core.kernel.ids import Prefix
 from mooring.core.kernel.validation import invalid, slug
 
@@ -94,7 +95,8 @@ def set_meter(
         write = Update("meter", present.id, present.revision, values)
     after = {"app": meter.app_slug, "unit": meter.unit, **values}
     audit = AuditRecord("billing.meter.update", "meter", meter.id, None, before=before, after=after)
-    return Decision(meter, (write,), (), (audit,))
+    event = EventRecord(EventType.METER_SET, "meter", meter.id, None, data=after)
+    return Decision(meter, (write,), (event,), (audit,))
 
 
 def billing_of(unit: str, declared: Mapping[str, bool], meter: Meter | None, path: str = "unit") -> Billing:
