@@ -133,22 +133,24 @@ def test_duckdb_adds_the_parquet_up_to_the_statement(run: Run, served: FakeCliPl
     assert run("statements", "export", "2026-10", "--format", "parquet").exit_code == 1
 
 
-def test_beancounts_checker_passes_and_has_the_same_total(run: Run, served: FakeCliPlatform) -> None:
-    from beancount.core.data import Transaction
-    from beancount.loader import load_string
-
+def test_the_books_for_beancount_balance_and_have_the_same_total(run: Run, served: FakeCliPlatform) -> None:
     text = exported(run, "--format", "beancount")
-    entries, errors, _ = load_string(text)
-    assert errors == []
-    owed = Decimal()
-    for entry in entries:
-        for posting in entry.postings if isinstance(entry, Transaction) else ():
-            if posting.account.startswith("Assets:"):
-                assert posting.units is not None
-                owed += Decimal(str(posting.units.number))
-    assert owed == money.exact(TOTAL, "EUR")
-    forged = text.replace("0.00972222 EUR", "0.00972223 EUR", 1)
-    assert load_string(forged)[1] != []
+    postings = re.findall(r"^  (Assets|Income):\S+  (\S+) EUR$", text, re.MULTILINE)
+    assert sum(Decimal(amount) for _, amount in postings) == 0
+    assert sum(Decimal(amount) for kind, amount in postings if kind == "Assets") == money.exact(TOTAL, "EUR")
+    used, opened, checked = (
+        set(re.findall(pattern, text, re.MULTILINE))
+        for pattern in (r"^  ((?:Assets|Income):\S+)", r"^\S+ open (\S+)", r"^\S+ balance (\S+)")
+    )
+    assert used == opened == checked
+
+
+def test_beancounts_own_checker_passes_and_finds_a_forged_amount(run: Run, served: FakeCliPlatform) -> None:
+    reason = "beancount is not in the lock: its licence is GPL-2.0-only; install it to run this"
+    loader = pytest.importorskip("beancount.loader", reason=reason)
+    text = exported(run, "--format", "beancount")
+    assert loader.load_string(text)[1] == []
+    assert loader.load_string(text.replace("0.00972222 EUR", "0.00972223 EUR", 1))[1] != []
 
 
 TAGS = {"html", "head", "meta", "title", "style", "body", "h1", "h2", "p", "strong", "br"} | {

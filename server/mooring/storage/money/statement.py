@@ -19,6 +19,8 @@ from mooring.storage.money.law import Law
 NAMES: Final = tuple(Statement.__slots__)
 COLUMNS: Final = ", ".join(f"s.{name}" for name in NAMES)
 OF_STATEMENT: Final = "r.tenant_id = $1 AND r.period = $2 AND (r.currency = $3 OR r.currency IS NULL)"
+AFTER: Final = 'r.id COLLATE "POSIX" > $4 ORDER BY r.id COLLATE "POSIX"'
+"""Keeps to the index of a tenant's month: the primary key has another collation, although the same order."""
 
 MISSING: Final = """
 WITH RECURSIVE place AS (
@@ -70,7 +72,7 @@ DIGESTS: Final = f"""
 SELECT max(l.id) AS last, count(*)::bigint AS lines, coalesce(sum(l.amount), 0) AS amount,
        coalesce(sum(l.shadow_amount), 0) AS shadow_amount, string_agg(l.digest, ''::bytea ORDER BY l.id) AS digests
   FROM (SELECT r.id, r.amount, r.shadow_amount, {LINE_DIGEST} AS digest FROM rated_usage r
-         WHERE {OF_STATEMENT} AND r.id > $4 ORDER BY r.id LIMIT $5) l"""
+         WHERE {OF_STATEMENT} AND {AFTER} LIMIT $5) l"""
 LINES_AT_ONCE: Final = 10_000
 
 _LINES: Final = f"""

@@ -12,7 +12,7 @@ from mooring.core.money.statement import Statement
 from mooring.core.money.statement_line import GroupBy, StatementGroup, StatementLine
 from mooring.storage.kernel.database import Acting, RowReader
 from mooring.storage.kernel.page_window import PageWindow
-from mooring.storage.money.statement import OF_STATEMENT
+from mooring.storage.money.statement import AFTER, OF_STATEMENT
 
 NAMED: Final = """
   JOIN project p ON p.id = r.project_id
@@ -29,7 +29,7 @@ SELECT r.id, r.project_id, p.slug, p.display_name, r.source, r.source_id, r.tran
        c.tiers = '[]' AND c.included = 0 AND c.minimum_seconds = 0 AND c.granularity_seconds = 1,
        coalesce(l.minor, c.minor), coalesce(l.per, c.per), a.sku_id, a.sku_slug, a.gpu_model, a.gpu_count, a.region,
        a.id, a.name, coalesce(u.app_slug, i.app_slug), i.id, i.name, m.id, m.component_key, u.attached_project_id
-  FROM (SELECT * FROM rated_usage r WHERE {OF_STATEMENT} AND r.id > $4 ORDER BY r.id LIMIT $5) r {NAMED}
+  FROM (SELECT * FROM rated_usage r WHERE {OF_STATEMENT} AND {AFTER} LIMIT $5) r {NAMED}
   LEFT JOIN ledger_transaction t ON t.id = r.transaction_id
   LEFT JOIN price c ON c.id = r.price_id
   LEFT JOIN LATERAL (SELECT l.minor, l.per FROM price l
