@@ -3,6 +3,7 @@
 from mooring.commands.money.statement import close_due, open_missing
 from mooring.commands.services import Services
 from mooring.core.kernel.event import Event
+from mooring.core.kernel.event_types import EventType
 
 
 class StatementWorker:
@@ -15,7 +16,7 @@ class StatementWorker:
         self._services = services
 
     def wants(self, event: Event) -> bool:
-        return False  # a month ends by the clock
+        return event.type == EventType.STATEMENT_CLOSING  # by hand; otherwise a month ends by the clock
 
     async def tick(self) -> float | None:
         await open_missing(self._services)

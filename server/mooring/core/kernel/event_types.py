@@ -73,6 +73,7 @@ class EventType(StrEnum):
     SKU_CHANGED = "nodes.sku.changed"
     CORRECTION_BOOKED = "billing.correction.booked"
     PRICE_SET = "billing.price.set"
+    STATEMENT_CLOSING = "billing.statement.closing"
     STATEMENT_CLOSED = "billing.statement.closed"
     METER_SET = "billing.meter.set"
     TASK_QUEUED = "nodes.task.queued"
@@ -172,6 +173,7 @@ MEANING: Final[Mapping[EventType, str]] = {
     "`data.micro` is the difference in 10⁻⁶ minor unit.",
     EventType.PRICE_SET: "A price was added to the list, or to a tenant's contract; `data.existing_from` says from "
     "when on running allocations are charged by it.",
+    EventType.STATEMENT_CLOSING: "A month was frozen: nothing more counts in it, and a worker closes its statement.",
     EventType.STATEMENT_CLOSED: "A month's statement was closed and never changes again; `data` has the month, the "
     "currency, the total in 10⁻⁶ minor unit and the digest.",
     EventType.METER_SET: "It was decided how a unit of an app is billed; `data` has app, unit, billing and status.",

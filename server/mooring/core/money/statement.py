@@ -202,7 +202,10 @@ def freeze(
     audit = AuditRecord(
         "billing.statement.close", "statement", statement.id, statement.tenant_id, after=_shown(statement)
     )
-    return Decision(_with(statement, edge.target, **changed), (change,), (), (audit,))
+    event = EventRecord(
+        EventType.STATEMENT_CLOSING, "statement", statement.id, statement.tenant_id, data=_shown(statement)
+    )
+    return Decision(_with(statement, edge.target, **changed), (change,), (event,), (audit,))
 
 
 def close(
