@@ -124,5 +124,5 @@ def micro_of(minor: str) -> int:
     except InvalidOperation:
         micro = Decimal("nan")
     if not micro.is_finite() or micro != micro.to_integral_value():
-        raise click.BadParameter("an amount of minor units with up to six decimal places", param_hint="--minor")
+        raise click.UsageError("--minor: an amount of minor units with up to six decimal places")
     return int(micro)
