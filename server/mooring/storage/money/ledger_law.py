@@ -25,9 +25,10 @@ LAWS: Final = (
         "no_stray_entry",
         "every entry belongs to a transaction of its project",
         "SELECT count(*) FROM ledger_entry",
-        """SELECT e.transaction_id || ' line ' || e.line || ' of project ' || e.project_id FROM ledger_entry e
+        """SELECT e.transaction_id || ' line ' || e.line || ' of project ' || coalesce(e.project_id, 'none')
+             FROM ledger_entry e
             WHERE NOT EXISTS (SELECT FROM ledger_transaction t WHERE t.id = e.transaction_id
-                                 AND t.tenant_id = e.tenant_id AND t.project_id = e.project_id)
+                                 AND t.tenant_id = e.tenant_id AND t.project_id IS NOT DISTINCT FROM e.project_id)
             ORDER BY e.transaction_id, e.line LIMIT 1""",
     ),
     Law(
@@ -131,9 +132,9 @@ LAWS: Final = (
     ),
     Law(
         "usage_once",
-        "an app's usage record is stored once under its id",
+        "a usage record is stored once under its id",
         "SELECT count(*) FROM usage_record",
         """SELECT u.instance_id || ' has ' || count(*) || ' records ' || u.record_id FROM usage_record u
-            GROUP BY u.instance_id, u.record_id HAVING count(*) > 1 ORDER BY 1 LIMIT 1""",
+            GROUP BY u.instance_id, u.usage_source, u.record_id HAVING count(*) > 1 ORDER BY 1 LIMIT 1""",
     ),
 )

@@ -50,8 +50,8 @@ SABOTAGE: dict[str, tuple[str, str]] = {
     "a charge is booked twice": (
         "charged_once",
         """ALTER TABLE ledger_transaction DROP CONSTRAINT ledger_transaction_once;
-           INSERT INTO ledger_transaction SELECT 'ltx_again', tenant_id, project_id, kind, hour, price_id, currency,
-                  revision, corrects_id, correlation_id, created_at FROM ledger_transaction LIMIT 1""",
+           INSERT INTO ledger_transaction SELECT (jsonb_populate_record(t, '{"id": "ltx_again"}')).*
+             FROM ledger_transaction t LIMIT 1""",
     ),
     "a correction names nothing": (
         "correction_points",
@@ -84,7 +84,8 @@ SABOTAGE: dict[str, tuple[str, str]] = {
     ),
     "a usage record is stored twice": (
         "usage_once",
-        """ALTER TABLE usage_record DROP CONSTRAINT usage_record_taken;
+        """ALTER TABLE usage_record DROP CONSTRAINT IF EXISTS usage_record_taken;
+           DROP INDEX IF EXISTS usage_record_taken;
            INSERT INTO usage_record SELECT (jsonb_populate_record(u, '{"id": "use_again"}')).*
              FROM usage_record u LIMIT 1""",
     ),
