@@ -188,16 +188,23 @@ export const skus = queryOptions({
   queryFn: () => answer(api.GET("/api/v1/skus", { params: { query: { limit: 200 } } })),
 });
 
-export const recentEvents = (tenantId: string | null | undefined) =>
+export interface Scope {
+  tenant: string | null | undefined;
+  project: string | undefined;
+}
+
+export const recentEvents = ({ tenant, project }: Scope) =>
   queryOptions({
-    queryKey: ["events", tenantId],
-    queryFn: () =>
-      answer(
-        api.GET("/api/v1/tenants/{tenant_id}/events", {
-          params: { path: { tenant_id: tenantId ?? "" }, query: { newest: true, limit: 100 } },
-        }),
-      ),
-    enabled: Boolean(tenantId),
+    queryKey: ["events", tenant, project],
+    queryFn: () => {
+      const query = { newest: true, limit: 100 };
+      return project === undefined
+        ? answer(
+            api.GET("/api/v1/tenants/{tenant_id}/events", { params: { path: { tenant_id: tenant ?? "" }, query } }),
+          )
+        : answer(api.GET("/api/v1/projects/{project_id}/events", { params: { path: { project_id: project }, query } }));
+    },
+    enabled: project !== undefined || Boolean(tenant),
     refetchInterval: LIVE_MS,
   });
 

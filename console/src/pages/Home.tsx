@@ -5,9 +5,9 @@ import CircleCheck from "lucide-react/icons/circle-check";
 import Rocket from "lucide-react/icons/rocket";
 import type { ReactNode } from "react";
 import type { Instance, Schemas } from "../api/client";
-import { instances, recentEvents, useMeaning } from "../api/queries";
+import { instances, recentEvents, type Scope, useMeaning } from "../api/queries";
 import { Status } from "../parts/Status";
-import { useTenant } from "../parts/session";
+import { useScope, useTenant } from "../parts/session";
 import { Ago, Clock } from "../parts/time";
 import { useTitle } from "../parts/title";
 import { Empty, PageHead, Panel, ProblemBox, Skeleton } from "../parts/ui";
@@ -18,8 +18,10 @@ const EVENTS_SHOWN = 10;
 export function Home() {
   useTitle("Home");
   const tenant = useTenant();
-  const attention = useQuery(instances(tenant, { attention: true, limit: SHOWN }));
-  const running = useQuery(instances(tenant, { status: "running", limit: SHOWN }));
+  const scope = useScope();
+  const { project } = scope;
+  const attention = useQuery(instances(scope.tenant, { attention: true, project, limit: SHOWN }));
+  const running = useQuery(instances(scope.tenant, { status: "running", project, limit: SHOWN }));
   if (tenant === null) return <PlatformStaff />;
   const launchLink = (
     <Link to="/catalog" className="link inline-flex items-center gap-1.5">
@@ -53,7 +55,7 @@ export function Home() {
           />
         </Panel>
         <Panel title="Recent events" className="lg:col-span-2">
-          <RecentEvents tenant={tenant} />
+          <RecentEvents scope={scope} />
         </Panel>
       </div>
     </>
@@ -104,16 +106,13 @@ function Rows({ query, empty }: RowsProps) {
   );
 }
 
-function RecentEvents({ tenant }: { tenant: string | null | undefined }) {
-  const events = useQuery(recentEvents(tenant));
+function RecentEvents({ scope }: { scope: Scope }) {
+  const events = useQuery(recentEvents(scope));
   const meaning = useMeaning();
   if (events.error) return <ProblemBox error={events.error} />;
   if (!events.data) return <Skeleton rows={5} />;
   if (events.data.items.length === 0) return <Empty title="Nothing happened yet" command="mooring events --follow" />;
-  const newest = events.data.items
-    .filter((each) => each.app_instance_id)
-    .reverse()
-    .slice(0, EVENTS_SHOWN);
+  const newest = events.data.items.filter(isNews).reverse().slice(0, EVENTS_SHOWN);
   if (newest.length === 0) return <Empty title="Nothing happened lately" command="mooring events --follow" />;
   return (
     <ul className="divide-y divide-line">
@@ -138,6 +137,13 @@ function RecentEvents({ tenant }: { tenant: string | null | undefined }) {
       ))}
     </ul>
   );
+}
+
+/** Changes of workloads, each once: tasks are details, and the events of one change say the same. */
+function isNews(event: Schemas["EventView"], index: number, all: Schemas["EventView"][]): boolean {
+  if (!["instance", "member", "operation"].includes(event.noun)) return false;
+  const next = all.slice(index + 1).find((each) => each.subject_id === event.subject_id);
+  return next === undefined || sentence(next) !== sentence(event);
 }
 
 /** What happened, in a few words: the subject, its state, its health. */

@@ -6,7 +6,7 @@ import type { Instance } from "../api/client";
 import { type InstanceFilter, instances } from "../api/queries";
 import { ProjectPicker } from "../parts/ProjectPicker";
 import { Status } from "../parts/Status";
-import { useProject, useTenant } from "../parts/session";
+import { useProject, useScope } from "../parts/session";
 import { Ago } from "../parts/time";
 import { useTitle } from "../parts/title";
 import { Button, Empty, PageHead, Panel, ProblemBox, Skeleton } from "../parts/ui";
@@ -18,9 +18,9 @@ export function Workloads() {
   useTitle("Workloads");
   const filter = useSearch({ from: "/shell/workloads" });
   const navigate = useNavigate({ from: "/workloads" });
-  const tenant = useTenant();
+  const { tenant, project } = useScope(filter.project);
   const { projects } = useProject(filter.project);
-  const page = useQuery(instances(tenant, filter));
+  const page = useQuery(instances(tenant, { ...filter, project }));
   const slugs = new Map(projects.map((each) => [each.id, each.slug]));
   const set = (change: InstanceFilter, replace = false) =>
     void navigate({ replace, search: (before) => ({ ...before, cursor: undefined, ...change }) });
@@ -42,8 +42,8 @@ export function Workloads() {
         <Choice label="Health" words={HEALTHS} value={filter.health} onChange={(health) => set({ health })} />
         <ProjectPicker
           projects={projects}
-          value={filter.project}
-          all="All projects"
+          value={project}
+          all={tenant ? "All projects" : undefined}
           onChange={(project) => set({ project })}
         />
         <label className="flex items-center gap-2 px-1">

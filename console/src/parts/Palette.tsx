@@ -5,7 +5,7 @@ import { useEffect, useId, useRef, useState } from "react";
 import { instances } from "../api/queries";
 import { PAGES } from "./Shell";
 import { Status } from "./Status";
-import { useTenant } from "./session";
+import { useScope } from "./session";
 
 interface Hit {
   key: string;
@@ -21,9 +21,9 @@ export function Palette({ close }: { close: () => void }) {
   const [typed, setTyped] = useState("");
   const [chosen, setChosen] = useState(0);
   const navigate = useNavigate();
-  const tenant = useTenant();
+  const { tenant, project } = useScope();
   const found = useQuery({
-    ...instances(tenant, { q: typed.trim() || undefined, limit: 8 }),
+    ...instances(tenant, { q: typed.trim() || undefined, project, limit: 8 }),
     refetchInterval: false,
   });
 

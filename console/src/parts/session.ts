@@ -1,6 +1,6 @@
 /** Who is signed in, and the project that they work in. */
 import { useQuery } from "@tanstack/react-query";
-import { projects, whoAmI } from "../api/queries";
+import { projects, type Scope, whoAmI } from "../api/queries";
 
 const KEY = "mooring-project";
 
@@ -19,4 +19,15 @@ export function rememberProject(id: string): void {
 
 export function useTenant(): string | null | undefined {
   return useQuery(whoAmI).data?.tenant_id;
+}
+
+/**
+ * Where lists are read: the whole tenant where the caller may do that, otherwise one project. The server answers the
+ * same for both; only the address differs.
+ */
+export function useScope(named?: string): Scope {
+  const me = useQuery(whoAmI).data;
+  const { project } = useProject(named);
+  const isWide = me?.tenant_actions.includes("instance.read") ?? true;
+  return { tenant: isWide ? me?.tenant_id : null, project: named ?? (isWide ? undefined : project?.id) };
 }

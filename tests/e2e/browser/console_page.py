@@ -5,7 +5,6 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from playwright.sync_api import Page, expect, sync_playwright
 
@@ -21,6 +20,12 @@ AXE_RUN = """async () => (await axe.run(document, {resultTypes: ["violations"]})
 WATCH_POLICY = (
     "document.addEventListener('securitypolicyviolation', (e) => console.error(`policy ${e.violatedDirective}`))"
 )
+
+
+def trial_record(trial: TrialProcess) -> dict[str, str]:
+    """The passwords that the trial made."""
+    found: dict[str, str] = json.loads((trial.data / "try" / "trial.json").read_text(encoding="utf-8"))
+    return found
 
 
 @dataclass
@@ -40,10 +45,9 @@ class ConsolePage:
 
     def sign_in(self, password: str | None = None, tenant: str = "try", email: str = "you@try.local") -> None:
         """Fill in the form, as the trial's user unless another is named."""
-        record = json.loads((self.trial.data / "try" / "trial.json").read_text(encoding="utf-8"))
         self.page.get_by_label("Tenant").fill(tenant)
         self.page.get_by_label("E-mail").fill(email)
-        self.page.get_by_label("Password").fill(password or record["user_password"])
+        self.page.get_by_label("Password").fill(password or trial_record(self.trial)["user_password"])
         self.page.get_by_role("button", name="Sign in").click()
 
     def accessibility(self) -> list[str]:
@@ -51,9 +55,6 @@ class ConsolePage:
         self.page.evaluate(AXE.read_text(encoding="utf-8"))
         found: list[str] = self.page.evaluate(AXE_RUN)
         return found
-
-    def picture(self, path: Path) -> None:
-        self.page.screenshot(path=path, full_page=True)
 
 
 @contextmanager

@@ -3,16 +3,17 @@
 import json
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import httpx
 import pytest
 from playwright.sync_api import expect
 
-from tests.e2e.browser.console_page import CHROMIUM, ConsolePage, console_page
+from tests.e2e.browser.console_page import CHROMIUM, ConsolePage, console_page, trial_record
 from tests.e2e.trial_process import TrialProcess, trial_directory
 
 pytestmark = pytest.mark.real_part("browser")
-OTHER, PASSWORD = "admin@other.example", "four unrelated words here"
+OTHER, VIEWER, PASSWORD = "admin@other.example", "vera@try.local", "four unrelated words here"
 READY = "┘"  # the end of the box
 
 
@@ -33,17 +34,38 @@ def console(trial: TrialProcess) -> Iterator[ConsolePage]:
         assert made.complaints == [], "the page's policy was violated, or a script failed"
 
 
+@contextmanager
+def signed_in(trial: TrialProcess, body: dict[str, str]) -> Iterator[httpx.Client]:
+    """The API as somebody with this sign-in."""
+    with httpx.Client(base_url=f"http://127.0.0.1:{trial.port}/api/v1", timeout=60) as client:
+        client.headers["authorization"] = (
+            f"Bearer {client.post('/sign-in', json=body).raise_for_status().json()['token']}"
+        )
+        yield client
+
+
 def other_tenant(trial: TrialProcess) -> None:
     """A second tenant, whose admin has a password."""
-    record = json.loads((trial.data / "try" / "trial.json").read_text(encoding="utf-8"))
-    with httpx.Client(base_url=f"http://127.0.0.1:{trial.port}/api/v1") as client:
-        admin = {"email": "admin@mooring.local", "password": record["admin_password"]}
-        token = client.post("/sign-in", json=admin).raise_for_status().json()["token"]
+    admin = {"email": "admin@mooring.local", "password": trial_record(trial)["admin_password"]}
+    with signed_in(trial, admin) as client:
         person = {"email": OTHER, "display_name": "Other"}
         body = {"slug": "other", "display_name": "Other", "first_admin": person}
-        made = client.post("/tenants", json=body, headers={"authorization": f"Bearer {token}"}).raise_for_status()
-        code = {"one_time_code": made.json()["one_time_code"], "new_password": PASSWORD}
-        client.post("/sign-in", json={"tenant": "other", "email": OTHER, **code}).raise_for_status()
+        code = client.post("/tenants", json=body).raise_for_status().json()["one_time_code"]
+    with signed_in(trial, {"tenant": "other", "email": OTHER, "one_time_code": code, "new_password": PASSWORD}):
+        pass
+
+
+def viewer(trial: TrialProcess) -> None:
+    """A person who may only look, in the one project of the trial."""
+    you = {"tenant": "try", "email": "you@try.local", "password": trial_record(trial)["user_password"]}
+    with signed_in(trial, you) as client:
+        project = client.get("/projects").json()["items"][0]
+        made = client.post(f"/tenants/{project['tenant_id']}/users", json={"email": VIEWER, "display_name": "Vera"})
+        role = {"user_id": made.raise_for_status().json()["id"], "role": "project_viewer"}
+        client.post(f"/projects/{project['id']}/memberships", json=role).raise_for_status()
+    code = {"one_time_code": made.json()["one_time_code"], "new_password": PASSWORD}
+    with signed_in(trial, {"tenant": "try", "email": VIEWER, **code}):
+        pass
 
 
 def listed(trial: TrialProcess, prefix: str) -> list[str]:
@@ -105,6 +127,22 @@ def test_an_instance_of_another_tenant_is_a_not_found_page(console: ConsolePage)
     console.sign_in(PASSWORD, tenant="other", email=OTHER)
     expect(console.page.get_by_text("There is no such workload, or you may not see it")).to_be_visible()
     assert "private" not in console.page.content()
+
+
+def test_a_viewer_sees_the_project_and_why_a_button_cannot_be_used(console: ConsolePage) -> None:
+    page, trial = console.page, console.trial
+    if not listed(trial, "private"):
+        trial.mooring("launch", "hello", "--name", "private", "--wait")
+    viewer(trial)
+    console.go("/workloads?q=private")
+    console.sign_in(PASSWORD, email=VIEWER)
+    page.get_by_role("link", name="private").click()
+    expect(page.get_by_role("heading", name="private")).to_be_visible()
+    stop = page.get_by_role("button", name="Stop, not available: ")
+    expect(stop).to_be_disabled()
+    expect(stop).to_contain_text("instance.delete")
+    stop.click(force=True)
+    expect(page.get_by_role("dialog")).to_have_count(0)
 
 
 def test_every_page_has_no_serious_fault_of_accessibility(console: ConsolePage) -> None:
