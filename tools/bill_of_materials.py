@@ -1,11 +1,13 @@
 """The bill of materials: every locked package with its version, hashes and licence.
 
-It is made from the lock and from the metadata of the installed packages, as CycloneDX 1.6 in JSON. A licence that is
+It is made from the locks and from the metadata of the installed packages, as CycloneDX 1.6 in JSON. What the console's
+scripts contain is in it, too. A licence that is
 unknown, or not in the list of those that may be shipped with the platform, fails the run: `tools/licences.toml` names
 what was read by a person where the metadata says nothing.
 """
 
 import hashlib
+import json
 import re
 import tomllib
 import uuid
@@ -18,6 +20,7 @@ from typing import Any, Final
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 LOCK: Final = ROOT / "requirements.txt"
+CONSOLE_LOCK: Final = ROOT / "console" / "package-lock.json"
 STATED: Final = ROOT / "tools" / "licences.toml"
 ALLOWED: Final = frozenset(
     {
@@ -49,6 +52,7 @@ class LockedPackage:
     name: str
     version: str
     hashes: tuple[str, ...]
+    kind: str = "pypi"
 
 
 @dataclass(frozen=True)
@@ -115,6 +119,19 @@ def licensed(lock: str) -> list[LicensedPackage]:
     return [LicensedPackage(each, licence_of(each, stated)) for each in locked(lock)]
 
 
+def licensed_console(lock: str) -> list[LicensedPackage]:
+    """The packages whose code is in the console's scripts: all of the lock but those for building and checking."""
+    packages: dict[str, dict[str, Any]] = json.loads(lock)["packages"]
+    return [
+        LicensedPackage(
+            LockedPackage(path.rpartition("node_modules/")[2], each["version"], (each["integrity"],), "npm"),
+            each.get("license", ""),
+        )
+        for path, each in packages.items()
+        if path and not each.get("dev")
+    ]
+
+
 def document(packages: list[LicensedPackage], parts: dict[str, str], seconds: int) -> dict[str, Any]:
     """The bill of materials; the same lock and parts give the same document."""
     named = "\n".join(f"{each.package.name}=={each.package.version}" for each in packages)
@@ -139,7 +156,8 @@ def document(packages: list[LicensedPackage], parts: dict[str, str], seconds: in
 
 def _component(each: LicensedPackage) -> dict[str, Any]:
     package = each.package
-    purl = f"pkg:pypi/{package.name}@{package.version}"
+    purl = f"pkg:{package.kind}/{package.name.replace('@', '%40')}@{package.version}"
+    algorithm = "sha256" if package.kind == "pypi" else "integrity"
     return {
         "type": "library",
         "bom-ref": purl,
@@ -148,5 +166,5 @@ def _component(each: LicensedPackage) -> dict[str, Any]:
         "purl": purl,
         "licenses": [{"expression": each.licence}],
         # A package has a hash for each of its files, of which an installation takes one.
-        "properties": [{"name": "mooring:lock:sha256", "value": value} for value in package.hashes],
+        "properties": [{"name": f"mooring:lock:{algorithm}", "value": value} for value in package.hashes],
     }

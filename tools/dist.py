@@ -33,7 +33,7 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 
-from tools.bill_of_materials import LOCK, document, licensed
+from tools.bill_of_materials import CONSOLE_LOCK, LOCK, document, licensed, licensed_console
 from tools.console import TARGET
 from tools.set_up import ROOT, workspace_parts
 
@@ -133,6 +133,7 @@ def verify(out: Path, public_key: str) -> int:
 def release(out: Path) -> None:
     """Everything, into an empty directory."""
     packages = licensed(LOCK.read_text(encoding="utf-8"))
+    packages += licensed_console(CONSOLE_LOCK.read_text(encoding="utf-8"))
     if complaints := [each.complaint for each in packages if each.complaint]:
         raise DistFailed("\n".join(complaints))
     seconds = commit_seconds()

@@ -12,7 +12,17 @@ import pytest
 
 from tests.support.rows import every_row
 from tools import advisories
-from tools.bill_of_materials import LOCK, LicensedPackage, LockedPackage, document, is_allowed, licensed, locked
+from tools.bill_of_materials import (
+    CONSOLE_LOCK,
+    LOCK,
+    LicensedPackage,
+    LockedPackage,
+    document,
+    is_allowed,
+    licensed,
+    licensed_console,
+    locked,
+)
 from tools.dist import SIGNATURE, SUMS, DistFailed, new_key, sign, sums, verify
 
 ENTRY = "httpx==0.28.1 ; sys_platform == 'linux' \\\n    --hash=sha256:00ff \\\n    --hash=sha256:11ee\n"
@@ -123,3 +133,13 @@ def test_an_advisory_fails_the_run_and_an_unreachable_database_is_said_plainly(
         assert said in capsys.readouterr().out
     assert advisories.main() == 2, "nobody listens there any more"
     assert "no advisory database could be reached" in capsys.readouterr().out
+
+
+def test_the_consoles_packages_are_in_the_bill_with_an_allowed_licence_and_no_registry() -> None:
+    text = CONSOLE_LOCK.read_text(encoding="utf-8")
+    packages = licensed_console(text)
+    assert [each.complaint for each in packages if each.complaint] == []
+    purls = [each["purl"] for each in document(packages, {}, 0)["components"]]
+    assert any(each.startswith("pkg:npm/react@") for each in purls)
+    assert any(each.startswith("pkg:npm/%40tanstack/react-query@") for each in purls)
+    assert '"resolved"' not in text, "the lock names the place where a package was found"
