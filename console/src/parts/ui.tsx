@@ -9,7 +9,7 @@ import { announce } from "./announcer";
 
 type ButtonProps = ComponentProps<"button"> & {
   look?: "primary" | "plain" | "danger" | "ghost";
-  /** Why the button cannot be used now: shown on hover and read by screen readers. */
+  /** Why the button cannot be used now: the title, which screen readers read as its description. */
   disabledReason?: string;
 };
 
@@ -33,7 +33,6 @@ export function Button({ look = "plain", disabledReason, className = "", onClick
       className={`inline-flex min-h-8 items-center justify-center gap-1.5 rounded-md border px-3 py-1 text-sm font-medium whitespace-nowrap transition-colors ${LOOKS[look]} ${isOff ? "cursor-not-allowed opacity-55" : ""} ${className}`}
     >
       {children}
-      {disabledReason && <span className="sr-only">, not available: {disabledReason}</span>}
     </button>
   );
 }
