@@ -17,6 +17,8 @@ WHY = "the demo shows it"
 APP = "beacon"
 VERSION = "1.0.0"
 
+OPERATOR = ["runtime.claim", "runtime.report", "task.create"]
+
 
 @dataclass(frozen=True)
 class TenantCatalog:
@@ -97,6 +99,7 @@ def publish_an_app(catalog: TenantCatalog, artifact: models.Artifact) -> tuple[s
         "version": VERSION,
         "artifact_kind": "oci",
         "artifacts": {"main": artifact.digest},
+        "required_actions": OPERATOR,
         "runtime_profile": {"image": "main"},
     }
     version = client.create_tenant_version(tenant_id, app.id, manifest=manifest)
@@ -119,7 +122,7 @@ def entitle(catalog: TenantCatalog, app_id: str) -> None:
     """The project's catalog before and after."""
     heading(f"The catalog of the project {catalog.project.slug}")
     before = show_entry(catalog, "before")
-    catalog.client.create_entitlement(catalog.project.id, app_id=app_id, reason=WHY)
+    catalog.client.create_entitlement(catalog.project.id, app_id=app_id, reason=WHY, agreed_actions=OPERATOR)
     show_fact("entitled", "the tenant's admin lets the project launch it; no service account can")
     after = show_entry(catalog, "after")
     if "not_entitled" not in codes(before) or "not_entitled" in codes(after):

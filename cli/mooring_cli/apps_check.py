@@ -41,7 +41,9 @@ def _actions(seen: Onboarding) -> str | None:
 
 
 def _key(seen: Onboarding) -> str | None:
-    return None if seen.app.get("adapter_key") else "the app has no adapter key"
+    if seen.app.get("adapter_key") or seen.manifest.get("artifact_kind") in ("oci", "launchable"):
+        return None  # the platform's workload adapter operates images, with the platform's key
+    return "the app has no adapter key"
 
 
 def _artifacts(seen: Onboarding) -> str | None:

@@ -75,7 +75,7 @@ def with_key_id(
     invocation: "Invocation", pair: KeyPair, path: dict[str, str], answer: dict[str, Any]
 ) -> dict[str, Any]:
     """The answer with the id of the key: of a new account it is not in the answer of the API."""
-    if "service_account_id" in answer:
+    if "service_account_id" in answer or "id" not in answer:
         return answer
     key_id = _key_id(invocation, path, str(answer["id"]), pair)
     return answer if key_id is None else {**answer, "key_id": key_id}
@@ -83,6 +83,10 @@ def with_key_id(
 
 def explain(invocation: "Invocation", pair: KeyPair, answer: dict[str, Any]) -> None:
     """Print how to use the key."""
+    if "id" not in answer:  # of the platform's workload adapter
+        output.note(f"The private key is only in {pair.file}. To use it:")
+        output.note(f"  mooring-workload --url {invocation.url} --key-file {pair.file.absolute()}")
+        return
     account = answer.get("service_account_id") or answer["id"]
     key_id = answer["id"] if "service_account_id" in answer else answer.get("key_id")
     if key_id is None:

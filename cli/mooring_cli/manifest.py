@@ -33,6 +33,10 @@ artifacts:
   # The digest of the registered artifact; a tag is not accepted.
   main: sha256:0000000000000000000000000000000000000000000000000000000000000000
 """
+OPERATED = """\
+# What the adapter that runs it may do in a project; an admin agrees to it.
+required_actions: [runtime.claim, runtime.report, task.create]
+"""
 PROFILE = """\
 runtime_profile:
   image: main
@@ -65,7 +69,11 @@ runbook:
     - symptom: a worker does not join
       steps: look at its log
 """
-BODIES = {"oci": "runtime_profile:\n  image: main\n", "launchable": PROFILE, "controller": CONTROLLER}
+BODIES = {
+    "oci": OPERATED + "runtime_profile:\n  image: main\n",
+    "launchable": OPERATED + PROFILE,
+    "controller": CONTROLLER,
+}
 
 
 class _Loader(yaml.SafeLoader):

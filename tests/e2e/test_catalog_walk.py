@@ -26,11 +26,17 @@ pytestmark = [pytest.mark.real_part("registry"), pytest.mark.real_part("postgres
 ENDED = ("--no-successor-because", "nobody needs it any more")
 
 
+AGREED = tuple(
+    word for each in ("runtime.claim", "runtime.report", "task.create") for word in ("--agreed-action", each)
+)
+
+
 @pytest.fixture(scope="module")
 def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RegistryPlatform]:
     with running_registry_platform(tmp_path_factory.mktemp("walk"), MOORING_PROMOTION_GRACE_DAYS="0") as made:
         made.settle("harbour")
         made.equip()
+        made.did("workload-adapter", "set-key", "--generate-key", str(made.home / "workload.key"), context="platform")
         made.is_quick = True
         yield made
 
@@ -85,7 +91,7 @@ def test_from_the_intent_to_publish_to_retirement(by_processes: RegistryPlatform
         assert platform.move(pushed.digest, move).exit_code == 0
         assert platform.move_version(*moved).exit_code == 0
     assert platform.did("apps", "versions", "get", "greeter", "1.0.0")["canary_percentage"] == 10.0
-    platform.did("entitlements", "create", "--project", "vision", "--app", "greeter", "--reason", WHY)
+    platform.did("entitlements", "create", "--project", "vision", "--app", "greeter", "--reason", WHY, *AGREED)
     among_the_first = is_in_canary(version_id, platform.project_id, Decimal(10))
     assert codes(platform, "greeter") == ([] if among_the_first else ["version_not_offered"])
     everybody = platform.move_version("greeter", "1.0.0", "canary", "--canary-percentage", "100").data
@@ -199,7 +205,7 @@ def test_what_is_held_is_not_retired(platform: RegistryPlatform) -> None:
 def test_the_project_s_catalog_names_everything_that_hinders_a_launch(platform: RegistryPlatform) -> None:
     _, _, digest = active(platform, "hindered")
     assert codes(platform, "hindered") == ["not_entitled"]
-    made = platform.did("entitlements", "create", "--project", "vision", "--app", "hindered", "--reason", WHY)
+    made = platform.did("entitlements", "create", "--project", "vision", "--app", "hindered", "--reason", WHY, *AGREED)
     assert (codes(platform, "hindered"), entry(platform, "hindered")["launchable"]) == ([], True)
     terms = ("entitlements", "update", "hindered", "--project", "vision", "--enabled", "--reason", WHY)
     platform.did(*terms, "--versions", ">=2.0.0")
@@ -224,7 +230,7 @@ def test_the_project_s_catalog_names_everything_that_hinders_a_launch(platform: 
 def test_admins_of_the_platform_switch_an_entitlement_and_the_tenant_reads_who_did(platform: RegistryPlatform) -> None:
     app_id, _, _ = active(platform, "switched")
     where = ("--project", platform.project_id)
-    made = platform.did("entitlements", "create", *where, "--app", app_id, "--reason", WHY, context="platform")
+    made = platform.did("entitlements", "create", *where, "--app", app_id, "--reason", WHY, *AGREED, context="platform")
     assert entry(platform, "switched")["launchable"] is True
     switch = (made["id"], *where, "--reason", "the contract is over")
     assert platform.did("entitlements", "disable", *switch, context="platform")["enabled"] is False
