@@ -32,11 +32,13 @@ PER_SECOND_GOAL = 10_000
 RATIO_GOAL = 0.25
 INSTANCE = f"ins_{0:026}"
 RAW_BATCH = """
-INSERT INTO meter_batch (id, tenant_id, project_id, principal_id, accepted, late, duplicates, correlation_id, created_at)
+INSERT INTO meter_batch (id, tenant_id, project_id, principal_id, accepted, late, duplicates, correlation_id,
+                         created_at)
 VALUES ($1, $2, $3, 'bench', $4, 0, 0, 'bench', now())"""
 RAW = """
 INSERT INTO usage_record (id, tenant_id, project_id, instance_id, record_id, unit, started_at, ended_at, quantity,
-                          usage_source, app_slug, correlation_id, trace_id, created_at, event_source, event_id, batch_id)
+                          usage_source, app_slug, correlation_id, trace_id, created_at, event_source, event_id,
+                          batch_id)
 SELECT u.id, $1, $2, $3, u.key, 'tokens', u.at, u.at, u.quantity, 'meter_event', $4, 'bench', 'bench', now(), '//raw',
        u.id, $5
   FROM unnest($6::text[], $7::text[], $8::timestamptz[], $9::numeric[]) u (id, key, at, quantity) ORDER BY u.key"""

@@ -52,8 +52,8 @@ def health_of(view: InstanceView) -> tuple[str, str]:
 def metered(view: InstanceView) -> tuple[tuple[Usage, ...], dict[str, Any]]:
     """The usage of the last full interval, if one has ended, and the new position of the meter.
 
-    The unit counts the peak: the most members that were ready in the interval. The peak so far is kept in the records of
-    the instance, so that every replica continues with it and reports the same record.
+    The unit counts the peak: the most members that were ready in the interval. The peak so far is kept in the records
+    of the instance, so that every replica continues with it and reports the same record.
     """
     now = view.now or datetime.now(UTC)
     ready = sum(1 for each in view.members if each.stands)

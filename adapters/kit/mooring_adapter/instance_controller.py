@@ -19,7 +19,7 @@ from mooring_adapter.instance_view import InstanceView, Operation, read_view
 from mooring_adapter.logs import labels_of, log_labels
 from mooring_adapter.next_actions import NextActions, PendingTask, cancelling, next_actions
 from mooring_adapter.platform_client import TASKS_MAX, HeldClaim, PlatformClient
-from mooring_adapter.steps import Failure, Finish, MemberObservation, Observation, Plan, Usage
+from mooring_adapter.steps import Failure, Finish, MemberObservation, Observation, Plan, Reading, Usage
 from mooring_sdk import MooringError
 
 SIDE_BY_SIDE: Final = 16
@@ -66,6 +66,7 @@ class InstanceController:
         self._seen_at: datetime | None = None  # the platform's time of the newest view
         self._old_views = 0
         self._gather_seconds = 0.0
+        self._readings: tuple[Reading, ...] = ()  # those that were reported last
         self.is_busy = True  # whether an operation is open
 
     async def run(self) -> None:
@@ -187,6 +188,20 @@ class InstanceController:
             await self._finish(operation, actions.finish)
         self._mistakes.pop(operation.id, None)
 
+    async def _report_readings(self, readings: Sequence[Reading]) -> None:
+        """Report what counters show; a series that is refused blocks no other one, and is tried again with its next."""
+        try:
+            await self._ours(self.platform.report_readings(self.claim, readings))
+        except MooringError as error:
+            if error.code not in ("conflict", "validation_failed"):
+                raise
+            series = sorted({each.series for each in readings})
+            if len(series) == 1:
+                log.error("the platform refused a reading; skipping it: %s", error, extra={"series": series[0]})
+                return
+            for name in series:
+                await self._report_readings([each for each in readings if each.series == name])
+
     async def _report_usage(self, usage: Sequence[Usage]) -> None:
         """Report usage; a record that is already stored with other content stays as it is and blocks nothing."""
         try:
@@ -264,6 +279,9 @@ class InstanceController:
             return None
         if observation.usage:
             await self._report_usage(observation.usage)
+        if observation.readings and observation.readings != self._readings:
+            await self._report_readings(observation.readings)
+            self._readings = observation.readings
         known = {each.step for each in view.looks}
         looks = [PendingTask(each.step, each) for each in observation.looks if each.step not in known]
         try:

@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from mooring_adapter.instance_view import Operation as ViewedOperation
 from mooring_adapter.instance_view import Task
-from mooring_adapter.steps import MakeSecret, Usage
+from mooring_adapter.steps import MakeSecret, Reading, Usage
 from mooring_sdk import (
     AsyncClient,
     Call,
@@ -38,6 +38,7 @@ TASKS: Final = Operation("create_instance_task", "POST", _INSTANCE + "/tasks")
 MANY_TASKS: Final = Operation("create_instance_tasks", "POST", _INSTANCE + "/tasks:batch")
 SECRETS: Final = Operation("create_instance_secret", "POST", _INSTANCE + "/secrets")
 USAGE: Final = Operation("report_usage", "POST", _INSTANCE + "/usage")
+READINGS: Final = Operation("report_readings", "POST", _INSTANCE + "/readings")
 KEY_PREFIX: Final = "key:"
 USAGE_MAX: Final = 500
 TASKS_MAX: Final = 50
@@ -213,6 +214,12 @@ class PlatformClient:
             records = [_usage(each) for each in usage[start : start + USAGE_MAX]]
             await self.client.execute(self._call(USAGE, claim, {"fence": claim.fence, "records": records}, None))
 
+    async def report_readings(self, claim: HeldClaim, readings: Sequence[Reading]) -> None:
+        """Report what counters showed; a reading that was reported before adds nothing."""
+        for start in range(0, len(readings), USAGE_MAX):
+            shown = [_reading(each) for each in readings[start : start + USAGE_MAX]]
+            await self.client.execute(self._call(READINGS, claim, {"fence": claim.fence, "readings": shown}, None))
+
     @staticmethod
     def _call(operation: Operation, claim: HeldClaim, body: Mapping[str, Any], under: ViewedOperation | None) -> Call:
         return Call(operation, {"instance_id": claim.instance_id}, body=body, options=traced(under))
@@ -225,6 +232,11 @@ def traced(operation: ViewedOperation | None) -> CallOptions:
     span = secrets.token_hex(8)
     parent = f"00-{operation.trace_id}-{span}-01" if len(operation.trace_id) == 32 else None
     return CallOptions(correlation_id=operation.correlation_id or None, traceparent=parent)
+
+
+def _reading(each: Reading) -> dict[str, Any]:
+    plain = {name: getattr(each, name) for name in Reading.__slots__}
+    return {name: value for name, value in plain.items() if value is not None} | {"at": each.at.isoformat()}
 
 
 def _usage(each: Usage) -> dict[str, Any]:

@@ -227,6 +227,24 @@ class Usage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """What a counter showed: inside an epoch the value never falls, and `seq` grows with each reading.
+
+    What was used is the difference to the reading before, so a reading may be sent again, or be lost.
+    """
+
+    series: str
+    epoch: int
+    seq: int
+    value: float
+    at: datetime
+    unit: str
+    member_id: str | None = None
+    component: str | None = None
+    attached_project_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ReportUsage(Step):
     """Report usage within an operation, for what `watch` would report too late, such as at the end of an instance.
 
@@ -251,3 +269,4 @@ class Observation:
     topology_mode: str | None = None
     usage: tuple[Usage, ...] = ()
     looks: tuple[RunTask, ...] = ()
+    readings: tuple[Reading, ...] = ()

@@ -19,6 +19,7 @@ from mooring_adapter import (
     Observation,
     Operation,
     Plan,
+    Reading,
     ReportUsage,
     RunTask,
     StepRecord,
@@ -226,6 +227,32 @@ async def test_a_record_stored_with_other_content_blocks_neither_the_others_nor_
     await controller._round()
     assert platform.stored == ["a", "b"]
     assert reported[-1] == {"steps": [{"name": "usage", "status": "done"}]}
+
+
+class MeteringPlatform(ViewSequence):
+    """A platform that refuses every request with a reading of one series."""
+
+    def __init__(self) -> None:
+        super().__init__(10)
+        self.sent: list[list[str]] = []
+
+    async def report_readings(self, held: HeldClaim, readings: Sequence[Reading]) -> None:
+        self.sent.append([each.series for each in readings])
+        if any(each.series == "odd" for each in readings):
+            raise MooringError("the value falls inside its epoch", code="conflict", retryable=True)
+
+
+@pytest.mark.anyio
+async def test_a_series_that_is_refused_blocks_no_other_one_and_equal_readings_are_sent_once() -> None:
+    platform = MeteringPlatform()
+    read = tuple(
+        Reading(series=name, epoch=1, seq=1, value=1, at=NOW, unit="tokens") for name in ("a", "odd", "z", "z")
+    )
+    adapter = Adapter(app_slug="app", plan=lambda view, operation: Plan(()))
+    controller = InstanceController(adapter, cast(PlatformClient, platform), HeldClaim("instance", 1))
+    for _ in range(2):
+        await controller._watch(view(), lambda view: Observation(readings=read))
+    assert platform.sent == [["a", "odd", "z", "z"], ["a"], ["odd"], ["z", "z"]]
 
 
 def test_a_new_text_is_reported_with_the_figures_of_its_moment_though_the_health_is_the_same() -> None:

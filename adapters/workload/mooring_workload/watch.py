@@ -9,7 +9,8 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from mooring_adapter.instance_view import InstanceView, Member, Task
-from mooring_adapter.steps import MemberObservation, Observation, OnFailure, RunTask
+from mooring_adapter.metering import due_looks, is_meter_look, readings_of
+from mooring_adapter.steps import MemberObservation, Observation, OnFailure, Reading, RunTask
 from mooring_workload.deployment import QUIET, SERVES
 from mooring_workload.health import ended_because
 from mooring_workload.placement import NotPlaced, placement_of
@@ -29,6 +30,7 @@ def watch(view: InstanceView) -> Observation:
     profile = read_profile(view.manifest)
     seen: list[MemberObservation] = []
     due: list[RunTask] = []
+    readings: list[Reading] = []
     for member in view.members:
         if not member.stands or member.allocation is None:
             continue
@@ -41,8 +43,10 @@ def watch(view: InstanceView) -> Observation:
             seen.append(found)
         if (wanted := _due(view, member, rendered, looks)) is not None:
             due.append(wanted)
+        due += due_looks(view, member, rendered.ports)
+        readings += readings_of(view, member)
     more: dict[str, Any] = {"looks": tuple(due)} if _LOOKS else {}
-    return Observation(members=tuple(seen), health=_health(view, seen), **more)
+    return Observation(members=tuple(seen), health=_health(view, seen), readings=tuple(readings), **more)
 
 
 def _of_version(view: InstanceView, member: Member, profile: WorkloadProfile) -> WorkloadProfile:
@@ -60,6 +64,7 @@ def _looks(view: InstanceView, member: Member) -> list[Task]:
         each
         for each in view.tasks
         if not each.operation_id
+        and not is_meter_look(each)
         and each.member_id == member.id
         and (not since or each.created_at is None or each.created_at > datetime.fromisoformat(since))
     ]

@@ -105,3 +105,28 @@ def test_while_somebody_is_at_work_nothing_is_seen() -> None:
 def test_a_view_from_the_platform_can_be_watched() -> None:
     plain = {"id": "tsk_1", "operation_id": None, "step": "watch/mem_0/1", "type": "probe.http", "status": "succeeded"}
     assert not msgspec.convert(plain, Task).operation_id
+
+
+def test_counters_of_the_manifest_are_read_beside_the_probe_and_say_nothing_about_health() -> None:
+    manifest = manifest_of("hello")
+    port = manifest["runtime_profile"]["ports"][0]["name"]
+    counters = [{"metric": "hello_requests_total", "unit": "request"}]
+    manifest = {**manifest, "metering": [{"port": port, "counters": counters}]}
+    instance = Instance(id="ins_1", status="running", app_slug="hello")
+    one = member(0, status="ready", health="healthy")
+
+    def watched(*tasks: Task) -> Any:
+        return watch(InstanceView(instance=instance, manifest=manifest, members=[one], tasks=list(tasks), now=NOW))
+
+    probe, meter = watched().looks
+    assert (probe.step.split("/")[0], meter.step.split("/")[0], meter.type) == ("watch", "meter", "probe.http")
+    assert meter.arguments["metrics"] == ["hello_requests_total", "process_start_time_seconds"]
+    samples = ["process_start_time_seconds 1893450000", "hello_requests_total 12"]
+    done = look("probe.http", "succeeded", {"samples": samples}, step=meter.step)
+    found = watched(done)
+    assert (found.members, found.health) == ((), None), "a look at counters is not one at health"
+    assert [(each.unit, each.value, each.member_id) for each in found.readings] == [
+        ("request", 0, "mem_0"),
+        ("request", 12, "mem_0"),
+    ]
+    assert [each.step.split("/")[0] for each in found.looks] == ["watch"]

@@ -232,6 +232,10 @@ class ProbeHttp(ProbeArguments, frozen=True, kw_only=True):
     port: Port
     path: Annotated[str, Meta(max_length=1_000, pattern=r"^/[A-Za-z0-9._~!$&'()*+,;=:@%/?-]*\Z")] = "/"
     status: Annotated[tuple[Annotated[int, Meta(ge=100, le=599)], ...], Meta(min_length=1, max_length=16)] = (200,)
+    metrics: Annotated[
+        tuple[Annotated[str, Meta(min_length=1, max_length=200, pattern=r"^[a-zA-Z_:][a-zA-Z0-9_:]*\Z")], ...],
+        Meta(max_length=33),
+    ] = ()
 
 
 class ProbeExec(ProbeArguments, frozen=True, kw_only=True):

@@ -10,6 +10,9 @@ from mooring_agent.tasks import arguments as task_arguments
 from mooring_agent.tasks.handlers import ResultFields, TaskContext, TaskHandler, output_of
 
 HEAD_MAX: Final = 65_536
+METRICS_BYTES_MAX: Final = 4 * 1024 * 1024
+SAMPLES_MAX: Final = 256
+SAMPLE_LENGTH_MAX: Final = 500
 
 
 async def probe_tcp(host: Host, context: TaskContext, arguments: task_arguments.ProbeTcp) -> ResultFields:
@@ -23,28 +26,56 @@ async def probe_tcp(host: Host, context: TaskContext, arguments: task_arguments.
 
 
 async def probe_http(host: Host, context: TaskContext, arguments: task_arguments.ProbeHttp) -> ResultFields:
+    """Succeeds if a path responds with a wanted status; may return the samples of some Prometheus metrics."""
+
+    found: ResultFields = {}
 
     async def probe_once(attempt: int) -> str:
         stream = await host.dial(context.task.allocation_id, arguments.port)
+        # A response to HTTP/1.0 is never chunked, so what follows its head is the text.
+        version = "1.0" if arguments.metrics else "1.1"
+        request = (
+            f"GET {arguments.path} HTTP/{version}\r\nHost: localhost:{arguments.port}\r\nConnection: close\r\n\r\n"
+        )
         try:
-            request = f"GET {arguments.path} HTTP/1.1\r\nHost: localhost:{arguments.port}\r\nConnection: close\r\n\r\n"
             await stream.send(request.encode("ascii"))
-            head = b""
-            while b"\r\n" not in head and len(head) < HEAD_MAX:
+            head = bytearray()
+            while len(head) < (METRICS_BYTES_MAX if arguments.metrics else HEAD_MAX):
+                if not arguments.metrics and b"\r\n" in head:
+                    break
                 part = await stream.receive()
                 if not part:
                     break
                 head += part
         finally:
             await stream.close()
-        parts = head.partition(b"\r\n")[0].split(b" ", 2)
+        parts = bytes(head).partition(b"\r\n")[0].split(b" ", 2)
         if len(parts) < 2 or not parts[0].startswith(b"HTTP/") or not parts[1].isdigit():
             raise HostFailure("probe_failed", f"port {arguments.port} does not speak HTTP")
         if int(parts[1]) not in arguments.status:
             raise HostFailure("probe_failed", f"{arguments.path} responded with {int(parts[1])}")
+        if arguments.metrics:
+            if len(head) >= METRICS_BYTES_MAX:
+                raise HostFailure("probe_failed", f"{arguments.path} has more than {METRICS_BYTES_MAX} bytes")
+            found["samples"] = samples_of(bytes(head).partition(b"\r\n\r\n")[2], arguments.metrics)
         return parts[1].decode()
 
-    return await _probe(arguments, probe_once)
+    return await _probe(arguments, probe_once) | found
+
+
+def samples_of(text: bytes, metrics: tuple[str, ...]) -> list[str]:
+    """The lines of these metrics in Prometheus' text format; too many of them, or too long ones, are a failure."""
+    wanted = frozenset(metrics)
+    found: list[str] = []
+    for line in text.decode("utf-8", "replace").splitlines():
+        name = line.partition("{")[0].partition(" ")[0]
+        if name not in wanted:
+            continue
+        if len(line) > SAMPLE_LENGTH_MAX or len(found) == SAMPLES_MAX:
+            detail = f"{name}: at most {SAMPLES_MAX} samples of {SAMPLE_LENGTH_MAX} characters can be read"
+            raise HostFailure("probe_failed", detail)
+        found.append(line)
+    return found
 
 
 async def probe_exec(host: Host, context: TaskContext, arguments: task_arguments.ProbeExec) -> ResultFields:

@@ -263,6 +263,8 @@ class FakeApi:
                 return usage_rules.store_secret(instance, request.body)
             case "POST", ["usage"]:
                 return usage_rules.store_usage(instance, request.body["records"], self.store.now())
+            case "POST", ["readings"]:
+                return usage_rules.store_readings(instance, request.body["readings"])
         raise not_found("there is no such route")
 
     def _fenced(self, instance: FakeInstance, fence: int) -> None:
@@ -407,7 +409,9 @@ def actions_of(request: ApiRequest) -> list[str]:
         wanted = [request.body, *(several if isinstance(several, list) else ())]
         grants = any(isinstance(each, dict) and each.get("grants") for each in wanted)
         return ["task.create", *(["secret.grant"] if grants else [])]
-    return [{"secrets": "secret.create", "usage": "usage.report"}.get(route, "runtime.claim")]
+    return [
+        {"secrets": "secret.create", "usage": "usage.report", "readings": "usage.report"}.get(route, "runtime.claim")
+    ]
 
 
 def _copies(instance: FakeInstance) -> dict[str, Any]:

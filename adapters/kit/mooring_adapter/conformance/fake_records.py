@@ -207,6 +207,7 @@ class FakeInstance:
     tasks: dict[str, FakeTask] = field(default_factory=dict)
     secrets: dict[str, str] = field(default_factory=dict)
     usage: dict[str, dict[str, Any]] = field(default_factory=dict)
+    readings: dict[tuple[str, int], dict[str, Any]] = field(default_factory=dict)  # the last one of each epoch
     attachments: dict[str, dict[str, Any]] = field(default_factory=dict)
     control_plane_scope: str = "project"
     claim: FakeClaim = field(default_factory=FakeClaim)

@@ -46,6 +46,25 @@ def store_usage(instance: FakeInstance, records: list[dict[str, Any]], now: date
     return {"stored": len(fresh), "repeated": len(records) - len(fresh)}
 
 
+def store_readings(instance: FakeInstance, readings: list[dict[str, Any]]) -> dict[str, int]:
+    """Store the last reading of each epoch; a value that falls refuses the whole request."""
+    units = {each["unit"] for each in instance.manifest.get("usage_units", ())}
+    last, stored = dict(instance.readings), 0
+    for each in readings:
+        if each["unit"] not in units:
+            raise invalid(f"readings: the unit must be one of the manifest's: {', '.join(sorted(units)) or 'none'}")
+        before = last.get((each["series"], each["epoch"]))
+        if before is not None and each["seq"] <= before["seq"]:
+            continue
+        if before is not None and each["value"] < before["value"]:
+            raise conflict(f"the value of {each['series']} falls inside its epoch")
+        if before is None or each["value"] > before["value"]:
+            last[each["series"], each["epoch"]] = dict(each)
+            stored += 1
+    instance.readings = last
+    return {"stored": stored, "unchanged": len(readings) - stored}
+
+
 def _check_usage(instance: FakeInstance, record: Mapping[str, Any], now: datetime) -> None:
     units = {each["unit"] for each in instance.manifest.get("usage_units", ())}
     if record["unit"] not in units:

@@ -60,6 +60,7 @@ async def metered_instances(
             frozenset(projects.get(each.id, ())),
             meters.get(each.app_slug, {}),
             prices.get(each.app_slug, {}),
+            frozenset(counter.unit for source in manifest.metering for counter in source.counters),
         )
     return metered
 

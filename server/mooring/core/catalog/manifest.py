@@ -150,6 +150,24 @@ class UsageUnit:
 
 
 @dataclass(frozen=True, slots=True)
+class Counter:
+    """A Prometheus counter that counts a unit; samples with other values of `labels` are left out."""
+
+    metric: str
+    unit: str
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Metering:
+    """Where the counters of each member are read."""
+
+    port: str
+    counters: tuple[Counter, ...]
+    path: str = "/metrics"
+
+
+@dataclass(frozen=True, slots=True)
 class Upgrade:
     strategy: str
     from_versions: tuple[str, ...] = ()
@@ -238,6 +256,7 @@ class Manifest:
     actions: tuple[ManifestAction, ...] = ()
     endpoints: tuple[ManifestEndpoint, ...] = ()
     usage_units: tuple[UsageUnit, ...] = ()
+    metering: tuple[Metering, ...] = ()
     operating_modes: tuple[Mode, ...] = (DEFAULT_MODE,)
     topology_modes: tuple[str, ...] = ()
     required_actions: tuple[str, ...] = ()
@@ -331,6 +350,9 @@ def _manifest(plain: Plain) -> Manifest:
             for each in plain.get("endpoints", ())
         ),
         "usage_units": _parts(UsageUnit, plain.get("usage_units", ())),
+        "metering": tuple(
+            Metering(**{**each, "counters": _parts(Counter, each["counters"])}) for each in plain.get("metering", ())
+        ),
         "required_actions": tuple(plain.get("required_actions", ())),
         "topology_modes": tuple(plain.get("topology_modes", ())),
     }

@@ -5,7 +5,14 @@ import string
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from mooring.core.catalog.manifest import Manifest, ManifestEndpoint, ManifestProbe, ManifestVolume, RuntimeProfile
+from mooring.core.catalog.manifest import (
+    Manifest,
+    ManifestEndpoint,
+    ManifestProbe,
+    ManifestVolume,
+    Metering,
+    RuntimeProfile,
+)
 from mooring.core.kernel.finding import Finding, below, error, warning
 from mooring.core.kernel.sandbox_user import is_root
 
@@ -15,6 +22,7 @@ RUNTIME_RULES: Final[Mapping[str, str]] = {
     "tag_in_text": "A tag can move to other bytes; only a digest is unambiguous.",
     "runtime_name_doubled": "Names, ports and paths that are used twice are ambiguous.",
     "port_unknown": "A port must be declared in `runtime_profile.ports`.",
+    "metering_unit": "A counter must count a unit of `usage_units`.",
     "endpoint_port_missing": "Without an adapter that reports its address, an endpoint must name its port.",
     "endpoint_terminal": "An endpoint of protocol `terminal` has a user, who is not root, and no port.",
     "probe_incomplete": "A probe must have everything that its kind needs.",
@@ -52,6 +60,8 @@ def runtime_findings(manifest: Manifest) -> Iterator[Finding]:
         yield from _volume(volume, below("/runtime_profile/volumes", index), manifest)
     for index, endpoint in enumerate(manifest.endpoints):
         yield from _endpoint(endpoint, below("/endpoints", index), manifest, ports)
+    for index, metering in enumerate(manifest.metering):
+        yield from _metering(metering, below("/metering", index), manifest, ports)
 
 
 def _image(manifest: Manifest, profile: RuntimeProfile) -> Iterator[Finding]:
@@ -190,6 +200,16 @@ def _unknown_placeholders(template: str) -> str | None:
         return template[:100]
     wrong = [name for name, spec, conversion in parts if name not in _PLACEHOLDERS or spec or conversion]
     return str(wrong[0]) if wrong else None
+
+
+def _metering(metering: Metering, place: str, manifest: Manifest, ports: set[str]) -> Iterator[Finding]:
+    if metering.port not in ports:
+        yield _unknown_port(metering.port, f"{place}/port", ports)
+    units = {each.unit for each in manifest.usage_units}
+    for index, counter in enumerate(metering.counters):
+        if counter.unit not in units:
+            where = below(f"{place}/counters", index, "unit")
+            yield error(where, "metering_unit", f"`usage_units` has no {counter.unit!r}", "add it there")
 
 
 def _unknown_artifact(role: str, place: str, manifest: Manifest) -> Finding:

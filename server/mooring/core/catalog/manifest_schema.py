@@ -258,6 +258,26 @@ _USAGE_UNIT: Final = _object(
     aggregation=_choice("how the values of an interval are combined", ["sum", "max"], "sum"),
     covered_by_allocation=_flag("whether it only shows who used capacity that the allocation already pays for"),
 )
+_COUNTER: Final = _object(
+    "a Prometheus counter, and the unit that it counts",
+    ["metric", "unit"],
+    metric=_form("the name of the metric", "^[a-zA-Z_:][a-zA-Z0-9_:]*$", 200),
+    unit=_form("a key of `usage_units`", "^[a-z][a-z0-9_]{0,39}$", 40),
+    labels={
+        "type": "object",
+        "description": "only samples with these labels are counted",
+        "maxProperties": 8,
+        "propertyNames": {"pattern": "^[a-zA-Z_][a-zA-Z0-9_]{0,63}$"},
+        "additionalProperties": _text("the value of the label", 200),
+    },
+)
+_METERING: Final = _object(
+    "counters of a member that are read and reported as usage, without code",
+    ["port", "counters"],
+    port=_PORT_NAME,
+    path=_form("the path of the text format of Prometheus", "^/[A-Za-z0-9._~/-]*$", 200),
+    counters=_list("what is counted", _COUNTER, 16, least=1),
+)
 _OPERATING_MODE: Final = _object(
     "a way in which the app can be run",
     ["operating_mode", "control_plane_scope"],
@@ -363,6 +383,7 @@ MANIFEST_SCHEMA: Final[Mapping[str, Any]] = {
         actions=_list("the verbs that its adapter carries out", _ref("action"), 64),
         endpoints=_list("where a running instance is reached", _ref("endpoint"), 16),
         usage_units=_list("what it meters, beyond what the allocation already pays for", _ref("usage_unit"), 32),
+        metering=_list("where usage is read from counters of the members", _ref("metering"), 2),
         operating_modes=_list("the ways in which it can be run", _ref("operating_mode"), 3, least=1, unique=True),
         required_actions=_list(
             "the action keys that its operator account needs; an admin agrees to them",
@@ -392,6 +413,7 @@ MANIFEST_SCHEMA: Final[Mapping[str, Any]] = {
         "connect": _CONNECT,
         "endpoint": _ENDPOINT,
         "usage_unit": _USAGE_UNIT,
+        "metering": _METERING,
         "operating_mode": _OPERATING_MODE,
     },
 }

@@ -12,6 +12,11 @@ from mooring.core.kernel.sandbox_user import USER_PATTERN
 KIB: Final = 1024
 ARGUMENTS_BYTES_MAX: Final = 256 * KIB
 RESULT_BYTES_MAX: Final = 64 * KIB
+METRIC_PATTERN: Final = "^[a-zA-Z_:][a-zA-Z0-9_:]*$"
+METRICS_MAX: Final = 33
+"""Counters of one path, and the start of the process."""
+SAMPLES_MAX: Final = 256
+SAMPLE_LENGTH_MAX: Final = 500
 OUTPUT_BYTES_MAX: Final = 64 * KIB
 """The most of a program's standard output in a result, in addition to the result's own size limit."""
 LOG_BYTES_MAX: Final = 256 * KIB
@@ -345,6 +350,11 @@ ARGUMENTS: Final[dict[str, Node]] = {
             "port": PORT,
             "path": _text("the path of the request", URL_PATH_PATTERN, 1_000, 1),
             "status": _list("the status codes that mean success", _whole("a status", 100, 599), 16, 1),
+            "metrics": _list(
+                "names of Prometheus metrics whose samples are in the result",
+                _text("the name of a metric", METRIC_PATTERN, 200, 1),
+                METRICS_MAX,
+            ),
             **_PROBE,
         },
         "port",
@@ -423,7 +433,13 @@ RESULTS: Final[dict[str, Node]] = {
         "bytes from_cache",
     ),
     "probe.tcp": _PROBED,
-    "probe.http": _PROBED,
+    "probe.http": _object(
+        {
+            **_PROBE_RESULT,
+            "samples": _list("lines of the wanted metrics", _free("a line", SAMPLE_LENGTH_MAX), SAMPLES_MAX),
+        },
+        "latency_milliseconds",
+    ),
     "probe.exec": _object({**_PROBE_RESULT, **_OUTPUT}, "latency_milliseconds"),
     "teardown.verify": _TEARDOWN_RESULT,
     "tunnel.open": _object(

@@ -42,6 +42,14 @@ def endpoint(**endpoint: Any) -> Plain:
     return launchable(endpoints=[{"name": "e", "protocol": "http", "port": "web", **endpoint}])
 
 
+def metering(port: str, unit: str) -> Plain:
+    counters = [{"metric": "app_tokens_total", "unit": "tokens"}, {"metric": "app_requests_total", "unit": unit}]
+    units = [{"unit": "tokens", "title": "Tokens"}]
+    return launchable(
+        usage_units=units, required_actions=["usage.report"], metering=[{"port": port, "counters": counters}]
+    )
+
+
 def connect(**connect: Any) -> Plain:
     return endpoint(connect=[{"kind": "command", "title": "t", **connect}])
 
@@ -201,6 +209,8 @@ CASES: list[tuple[Plain, str, str, Severity]] = [
     (requires("user.create"), "/required_actions/3", "required_action", E),
     (requires("app.other.go"), "/required_actions/3", "required_action", E),
     (controller(required_actions=["usage.report", "runtime.claim"]), "/required_actions", "controller_cannot_work", W),
+    (metering("admin", "tokens"), "/metering/0/port", "port_unknown", E),
+    (metering("web", "requests"), "/metering/0/counters/1/unit", "metering_unit", E),
     (unit("gpu_hours"), "/usage_units/0/unit", "unit_repeats_allocation", E),
     (unit("node_seconds_used"), "/usage_units/0/unit", "unit_repeats_allocation", E),
     (without("lifecycle"), "", "lifecycle_missing", E),

@@ -1,6 +1,7 @@
 """Batches of events: whatever is sent again, and in whatever order, the same rows are stored."""
 
 import random
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -76,3 +77,10 @@ def test_the_queue_of_late_usage_is_bounded(monkeypatch: pytest.MonkeyPatch) -> 
     with pytest.raises(Refusal) as caught:
         accept_events(NOW, batch(NOW), [event(NOW, id, days_ago=40) for id in ("a", "b")])
     assert caught.value.code is Code.LIMIT_REACHED
+
+
+def test_a_unit_that_is_read_from_counters_has_no_second_source() -> None:
+    loaded = batch(NOW)
+    collected = {id: replace(each, collected=frozenset({"tokens"})) for id, each in loaded.instances.items()}
+    with pytest.raises(Refusal, match="events/0/data/unit: a unit that is not read from the app's counters"):
+        accept_events(NOW, replace(loaded, instances=collected), [event(NOW, "a")])
