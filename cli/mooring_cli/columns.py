@@ -50,6 +50,10 @@ class Columns(NamedTuple):
 
 
 OF_NOUN: dict[str, Columns] = {
+    "payment": Columns(("reference", "kind", "currency", "minor", "age"), ("reason",), ("created_by", "id")),
+    "quota": Columns(
+        ("gpus_max", "instances_max", "minor_per_hour_max", "currency"), (), ("tenant_id", "project_id", "id")
+    ),
     "allocation": Columns(
         ("name", "status", "age", "sku", "gpus"),
         ("address", "region", "reason"),
@@ -67,6 +71,16 @@ OF_NOUN: dict[str, Columns] = {
         ("mark", "name", "url", "tenant", "project"),
         ("signed_in", "email", "token_expires_at"),
         ("ca_file", "token_id"),
+    ),
+    "balance": Columns(
+        ("prepaid", "currency", "available_minor", "level"),
+        ("paid_minor", "charged_minor", "estimated_minor", "held_minor"),
+        ("low_minor", "tenant_id"),
+    ),
+    "budget": Columns(
+        ("project_id", "currency", "minor_per_month", "left_minor"),
+        ("measured_minor", "estimated_minor", "held_minor", "crossed"),
+        ("id",),
     ),
     "catalog": Columns(
         ("slug", "launchable", "version", "category"), ("hindrances", "display_name", "description"), ("app_id",)

@@ -86,9 +86,17 @@ NOUNS: dict[str, Noun] = {
             "list": ("list_attachment_usage",),
         }),
     )),
+    "balance": Noun("balance", "balance", {
+        "get": ("get_balance",),
+        "prepay": ("update_prepaid",),
+    }),
     "break-glass": Noun("break-glass", "break glass", {
         "list": ("list_platform_break_glass", "list_tenant_break_glass"),
         "open": ("open_break_glass",),
+    }),
+    "budgets": Noun("budgets", "budget", {
+        "list": ("list_project_budgets", "list_tenant_budgets"),
+        "update": ("update_project_budget", "update_tenant_budget"),
     }),
     "catalog": Noun("catalog", "catalog", {
         "list": ("list_project_catalog",),
@@ -217,6 +225,10 @@ NOUNS: dict[str, Noun] = {
             "list": ("list_capacity_overviews",),
         }),
     )),
+    "payments": Noun("payments", "payment", {
+        "list": ("list_payments",),
+        "create": ("create_payment",),
+    }),
     "policy": Noun("policy", "policy", {
         "get": ("get_platform_policy", "get_project_policy", "get_tenant_policy"),
         "update": ("update_platform_policy", "update_project_policy", "update_tenant_policy"),
@@ -232,6 +244,10 @@ NOUNS: dict[str, Noun] = {
         "create": ("create_project",),
         "update": ("update_project",),
         "delete": ("delete_project",),
+    }),
+    "quotas": Noun("quotas", "quota", {
+        "get": ("get_project_quota", "get_tenant_quota"),
+        "update": ("update_project_quota", "update_tenant_quota"),
     }),
     "receipts": Noun("receipts", "receipt", {
         "list": ("list_receipts",),

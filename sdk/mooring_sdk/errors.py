@@ -59,10 +59,22 @@ class AssertionRefused(MooringError):
     code = "assertion_refused"
 
 
+class BalanceTooLow(MooringError):
+    """The tenant pays in advance, and its balance does not cover the request."""
+
+    code = "balance_too_low"
+
+
 class BodyTooLarge(MooringError):
     """The request's body, or one of its headers, is larger than the limit, or has too many lists and objects."""
 
     code = "body_too_large"
+
+
+class BudgetExceeded(MooringError):
+    """A budget of the tenant or the project blocks new launches, or does not cover this one."""
+
+    code = "budget_exceeded"
 
 
 class CallerAddressDenied(MooringError):
@@ -311,6 +323,12 @@ class PromotionRefused(MooringError):
     code = "promotion_refused"
 
 
+class QuotaExceeded(MooringError):
+    """A quota of the tenant or the project does not allow this much at once."""
+
+    code = "quota_exceeded"
+
+
 class RateLimited(MooringError):
     """This caller sends more requests than the platform accepts."""
 
@@ -510,7 +528,9 @@ MooringError.known_codes.update(
             ArtifactRevoked,
             ArtifactUnverified,
             AssertionRefused,
+            BalanceTooLow,
             BodyTooLarge,
+            BudgetExceeded,
             CallerAddressDenied,
             CertificateRequired,
             CheckCancelled,
@@ -552,6 +572,7 @@ MooringError.known_codes.update(
             PolicyDenied,
             PolicyWidens,
             PromotionRefused,
+            QuotaExceeded,
             RateLimited,
             RedirectRefused,
             RegistryAuthRefused,
@@ -598,7 +619,9 @@ __all__ = [
     "ArtifactRevoked",
     "ArtifactUnverified",
     "AssertionRefused",
+    "BalanceTooLow",
     "BodyTooLarge",
+    "BudgetExceeded",
     "CallerAddressDenied",
     "CertificateRequired",
     "CheckCancelled",
@@ -641,6 +664,7 @@ __all__ = [
     "PolicyDenied",
     "PolicyWidens",
     "PromotionRefused",
+    "QuotaExceeded",
     "RateLimited",
     "RedirectRefused",
     "RegistryAuthRefused",

@@ -176,6 +176,11 @@ class SyncMethods:
 
         Needs the action `instance.create`."""
 
+    def create_payment(self, tenant_id: str, *, currency: str, minor: int, reference: str, reason: str, kind: str | None = None, options: CallOptions = UNCHANGED) -> models.Payment:
+        """Book a payment or a credit of a tenant into the ledger; a negative amount is a refund.
+
+        Needs the action `billing.payment.create`."""
+
     def create_platform_app(self, *, slug: str, display_name: str, category: str, description: str | None = None, icon: str | None = None, options: CallOptions = UNCHANGED) -> models.App:
         """Register an app, for all tenants or for one; its slug and category never change.
 
@@ -581,6 +586,11 @@ class SyncMethods:
 
         Needs the action `attachment.read`."""
 
+    def get_balance(self, tenant_id: str, *, options: CallOptions = UNCHANGED) -> models.Balance:
+        """Read what a tenant that pays in advance has left: paid, charged, estimated and reserved.
+
+        Needs the action `billing.budget.read`."""
+
     def get_catalog_version(self, project_id: str, app_id: str, catalog_version_id: str, *, options: CallOptions = UNCHANGED) -> models.CatalogVersionDetail:
         """Read what a version tells those who launch it.
 
@@ -797,6 +807,11 @@ class SyncMethods:
 
         Needs the action `policy.read`."""
 
+    def get_project_quota(self, project_id: str, *, options: CallOptions = UNCHANGED) -> models.Quota:
+        """Read the limits that the tenant set for the project.
+
+        Needs the action `billing.budget.read`."""
+
     def get_project_webhook(self, project_id: str, webhook_id: str, *, wait: float | None = None, until: str | None = None, changed_from: str | None = None, options: CallOptions = UNCHANGED) -> models.Webhook:
         """Read a webhook.
 
@@ -946,6 +961,11 @@ class SyncMethods:
         """Read the layer of exactly this place; `explain` shows the combined effect of all layers.
 
         Needs the action `policy.read`."""
+
+    def get_tenant_quota(self, tenant_id: str, *, options: CallOptions = UNCHANGED) -> models.Quota:
+        """Read the limits that the platform set for the tenant.
+
+        Needs the action `billing.budget.read`."""
 
     def get_tenant_signer_key_impact(self, tenant_id: str, signer_key_id: str, *, options: CallOptions = UNCHANGED) -> models.SignerKeyImpact:
         """Read what would lose its trust without this key: the running instances, and what the policy would do to them.
@@ -1237,6 +1257,14 @@ class SyncMethods:
     def iter_operations(self, project_id: str, instance_id: str, *, limit: int | None = None, status: str | None = None, kind: str | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.Operation, None, None]:
         """List the operations of an instance, newest first, without read-only actions; iterates over all pages, and stops after `most` items if that is given."""
 
+    def list_payments(self, tenant_id: str, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.PaymentPage:
+        """List the payments and credits of a tenant.
+
+        Needs the action `billing.budget.read`."""
+
+    def iter_payments(self, tenant_id: str, *, limit: int | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.Payment, None, None]:
+        """List the payments and credits of a tenant; iterates over all pages, and stops after `most` items if that is given."""
+
     def list_platform_allocations(self, *, cursor: str | None = None, limit: int | None = None, node_id: str | None = None, status: str | None = None, options: CallOptions = UNCHANGED) -> models.OccupancyPage:
         """List the allocations on nodes, their owners, and what blocks their release; nothing of their content.
 
@@ -1413,6 +1441,14 @@ class SyncMethods:
 
     def iter_project_audit(self, project_id: str, *, limit: int | None = None, correlation_id: str | None = None, actor_id: str | None = None, action: str | None = None, outcome: str | None = None, actor_kind: str | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.Audit, None, None]:
         """Read the audit trail, newest first; iterates over all pages, and stops after `most` items if that is given."""
+
+    def list_project_budgets(self, project_id: str, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.BudgetStandingPage:
+        """List the budgets here, with what was spent in this month: booked, estimated and reserved.
+
+        Needs the action `billing.budget.read`."""
+
+    def iter_project_budgets(self, project_id: str, *, limit: int | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.BudgetStanding, None, None]:
+        """List the budgets here, with what was spent in this month: booked, estimated and reserved; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_project_catalog(self, project_id: str, *, cursor: str | None = None, limit: int | None = None, search: str | None = None, category: str | None = None, options: CallOptions = UNCHANGED) -> models.CatalogEntryPage:
         """Browse the apps as a project sees them: which it may launch and, for the others, every reason why not.
@@ -1629,6 +1665,14 @@ class SyncMethods:
 
     def iter_tenant_break_glass(self, tenant_id: str, *, limit: int | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.BreakGlass, None, None]:
         """List who entered which tenant, when and why; iterates over all pages, and stops after `most` items if that is given."""
+
+    def list_tenant_budgets(self, tenant_id: str, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.BudgetStandingPage:
+        """List the budgets here, with what was spent in this month: booked, estimated and reserved.
+
+        Needs the action `billing.budget.read`."""
+
+    def iter_tenant_budgets(self, tenant_id: str, *, limit: int | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.BudgetStanding, None, None]:
+        """List the budgets here, with what was spent in this month: booked, estimated and reserved; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_tenant_deliveries(self, tenant_id: str, *, cursor: str | None = None, limit: int | None = None, status: str | None = None, webhook_id: str | None = None, options: CallOptions = UNCHANGED) -> models.DeliveryPage:
         """List the deliveries of this scope's webhooks, newest first.
@@ -2379,10 +2423,26 @@ class SyncMethods:
 
         Needs the action `webhook.update`."""
 
+    def update_prepaid(self, tenant_id: str, *, currency: str, low_minor: int, reason: str, revision: int | None = None, options: CallOptions = UNCHANGED) -> models.Prepaid:
+        """Let a tenant pay in advance.
+
+        Its launches then reserve their price, and when its balance is used up its instances are stopped and its
+        allocations released. Book a payment first: the balance must be positive.
+
+        Needs the action `billing.payment.create`."""
+
     def update_project(self, project_id: str, *, display_name: str, revision: int | None = None, options: CallOptions = UNCHANGED) -> models.Project:
         """Change a project's display name.
 
         Needs the action `project.update`."""
+
+    def update_project_budget(self, project_id: str, *, currency: str, minor_per_month: int, thresholds: list[models.ThresholdBody], reason: str, revision: int | None = None, options: CallOptions = UNCHANGED) -> models.Budget:
+        """Set the budget of this tenant or project.
+
+        Each threshold fires once a month: `notify` sends an event, `block` also refuses new launches, `stop` also stops
+        the instances and releases the allocations. A project's budget is at most its tenant's.
+
+        Needs the action `billing.budget.update`."""
 
     def update_project_policy(self, project_id: str, *, rules: models.RulesBody, reason: str, revision: int | None = None, options: CallOptions = UNCHANGED) -> models.Policy:
         """Replace all rules of this place's layer; they take effect with the next decision.
@@ -2390,6 +2450,11 @@ class SyncMethods:
         A layer can only narrow what the layers above it allow; one that allows more is refused.
 
         Needs the action `policy.update`."""
+
+    def update_project_quota(self, project_id: str, *, reason: str, gpus_max: int | None = None, instances_max: int | None = None, minor_per_hour_max: int | None = None, currency: str | None = None, revision: int | None = None, options: CallOptions = UNCHANGED) -> models.Quota:
+        """Replace the limits of a project; the tenant's limits hold too, and nothing that runs is stopped.
+
+        Needs the action `billing.quota.update`."""
 
     def update_project_webhook(self, project_id: str, webhook_id: str, *, url: str | None = None, event_types: list[str] | None = None, description: str | None = None, enabled: bool | None = None, revision: int | None = None, options: CallOptions = UNCHANGED) -> models.Webhook:
         """Change a webhook's URL, event types or description, pause it, or resume it.
@@ -2428,12 +2493,25 @@ class SyncMethods:
 
         Needs the action `app.update`."""
 
+    def update_tenant_budget(self, tenant_id: str, *, currency: str, minor_per_month: int, thresholds: list[models.ThresholdBody], reason: str, revision: int | None = None, options: CallOptions = UNCHANGED) -> models.Budget:
+        """Set the budget of this tenant or project.
+
+        Each threshold fires once a month: `notify` sends an event, `block` also refuses new launches, `stop` also stops
+        the instances and releases the allocations. A project's budget is at most its tenant's.
+
+        Needs the action `billing.budget.update`."""
+
     def update_tenant_policy(self, tenant_id: str, *, rules: models.RulesBody, reason: str, revision: int | None = None, options: CallOptions = UNCHANGED) -> models.Policy:
         """Replace all rules of this place's layer; they take effect with the next decision.
 
         A layer can only narrow what the layers above it allow; one that allows more is refused.
 
         Needs the action `policy.update`."""
+
+    def update_tenant_quota(self, tenant_id: str, *, reason: str, gpus_max: int | None = None, instances_max: int | None = None, minor_per_hour_max: int | None = None, currency: str | None = None, revision: int | None = None, options: CallOptions = UNCHANGED) -> models.Quota:
+        """Replace the limits of a tenant; they hold for its next launches, and nothing that runs is stopped.
+
+        Needs the action `billing.quota.update`."""
 
     def update_tenant_webhook(self, tenant_id: str, webhook_id: str, *, url: str | None = None, event_types: list[str] | None = None, description: str | None = None, enabled: bool | None = None, revision: int | None = None, options: CallOptions = UNCHANGED) -> models.Webhook:
         """Change a webhook's URL, event types or description, pause it, or resume it.
@@ -2660,6 +2738,11 @@ class AsyncMethods:
         """Launch an app into existing allocations, or into new capacity that is requested with it.
 
         Needs the action `instance.create`."""
+
+    async def create_payment(self, tenant_id: str, *, currency: str, minor: int, reference: str, reason: str, kind: str | None = None, options: CallOptions = UNCHANGED) -> models.Payment:
+        """Book a payment or a credit of a tenant into the ledger; a negative amount is a refund.
+
+        Needs the action `billing.payment.create`."""
 
     async def create_platform_app(self, *, slug: str, display_name: str, category: str, description: str | None = None, icon: str | None = None, options: CallOptions = UNCHANGED) -> models.App:
         """Register an app, for all tenants or for one; its slug and category never change.
@@ -3066,6 +3149,11 @@ class AsyncMethods:
 
         Needs the action `attachment.read`."""
 
+    async def get_balance(self, tenant_id: str, *, options: CallOptions = UNCHANGED) -> models.Balance:
+        """Read what a tenant that pays in advance has left: paid, charged, estimated and reserved.
+
+        Needs the action `billing.budget.read`."""
+
     async def get_catalog_version(self, project_id: str, app_id: str, catalog_version_id: str, *, options: CallOptions = UNCHANGED) -> models.CatalogVersionDetail:
         """Read what a version tells those who launch it.
 
@@ -3282,6 +3370,11 @@ class AsyncMethods:
 
         Needs the action `policy.read`."""
 
+    async def get_project_quota(self, project_id: str, *, options: CallOptions = UNCHANGED) -> models.Quota:
+        """Read the limits that the tenant set for the project.
+
+        Needs the action `billing.budget.read`."""
+
     async def get_project_webhook(self, project_id: str, webhook_id: str, *, wait: float | None = None, until: str | None = None, changed_from: str | None = None, options: CallOptions = UNCHANGED) -> models.Webhook:
         """Read a webhook.
 
@@ -3431,6 +3524,11 @@ class AsyncMethods:
         """Read the layer of exactly this place; `explain` shows the combined effect of all layers.
 
         Needs the action `policy.read`."""
+
+    async def get_tenant_quota(self, tenant_id: str, *, options: CallOptions = UNCHANGED) -> models.Quota:
+        """Read the limits that the platform set for the tenant.
+
+        Needs the action `billing.budget.read`."""
 
     async def get_tenant_signer_key_impact(self, tenant_id: str, signer_key_id: str, *, options: CallOptions = UNCHANGED) -> models.SignerKeyImpact:
         """Read what would lose its trust without this key: the running instances, and what the policy would do to them.
@@ -3722,6 +3820,14 @@ class AsyncMethods:
     def iter_operations(self, project_id: str, instance_id: str, *, limit: int | None = None, status: str | None = None, kind: str | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.Operation, None]:
         """List the operations of an instance, newest first, without read-only actions; iterates over all pages, and stops after `most` items if that is given."""
 
+    async def list_payments(self, tenant_id: str, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.PaymentPage:
+        """List the payments and credits of a tenant.
+
+        Needs the action `billing.budget.read`."""
+
+    def iter_payments(self, tenant_id: str, *, limit: int | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.Payment, None]:
+        """List the payments and credits of a tenant; iterates over all pages, and stops after `most` items if that is given."""
+
     async def list_platform_allocations(self, *, cursor: str | None = None, limit: int | None = None, node_id: str | None = None, status: str | None = None, options: CallOptions = UNCHANGED) -> models.OccupancyPage:
         """List the allocations on nodes, their owners, and what blocks their release; nothing of their content.
 
@@ -3898,6 +4004,14 @@ class AsyncMethods:
 
     def iter_project_audit(self, project_id: str, *, limit: int | None = None, correlation_id: str | None = None, actor_id: str | None = None, action: str | None = None, outcome: str | None = None, actor_kind: str | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.Audit, None]:
         """Read the audit trail, newest first; iterates over all pages, and stops after `most` items if that is given."""
+
+    async def list_project_budgets(self, project_id: str, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.BudgetStandingPage:
+        """List the budgets here, with what was spent in this month: booked, estimated and reserved.
+
+        Needs the action `billing.budget.read`."""
+
+    def iter_project_budgets(self, project_id: str, *, limit: int | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.BudgetStanding, None]:
+        """List the budgets here, with what was spent in this month: booked, estimated and reserved; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_project_catalog(self, project_id: str, *, cursor: str | None = None, limit: int | None = None, search: str | None = None, category: str | None = None, options: CallOptions = UNCHANGED) -> models.CatalogEntryPage:
         """Browse the apps as a project sees them: which it may launch and, for the others, every reason why not.
@@ -4114,6 +4228,14 @@ class AsyncMethods:
 
     def iter_tenant_break_glass(self, tenant_id: str, *, limit: int | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.BreakGlass, None]:
         """List who entered which tenant, when and why; iterates over all pages, and stops after `most` items if that is given."""
+
+    async def list_tenant_budgets(self, tenant_id: str, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.BudgetStandingPage:
+        """List the budgets here, with what was spent in this month: booked, estimated and reserved.
+
+        Needs the action `billing.budget.read`."""
+
+    def iter_tenant_budgets(self, tenant_id: str, *, limit: int | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.BudgetStanding, None]:
+        """List the budgets here, with what was spent in this month: booked, estimated and reserved; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_tenant_deliveries(self, tenant_id: str, *, cursor: str | None = None, limit: int | None = None, status: str | None = None, webhook_id: str | None = None, options: CallOptions = UNCHANGED) -> models.DeliveryPage:
         """List the deliveries of this scope's webhooks, newest first.
@@ -4864,10 +4986,26 @@ class AsyncMethods:
 
         Needs the action `webhook.update`."""
 
+    async def update_prepaid(self, tenant_id: str, *, currency: str, low_minor: int, reason: str, revision: int | None = None, options: CallOptions = UNCHANGED) -> models.Prepaid:
+        """Let a tenant pay in advance.
+
+        Its launches then reserve their price, and when its balance is used up its instances are stopped and its
+        allocations released. Book a payment first: the balance must be positive.
+
+        Needs the action `billing.payment.create`."""
+
     async def update_project(self, project_id: str, *, display_name: str, revision: int | None = None, options: CallOptions = UNCHANGED) -> models.Project:
         """Change a project's display name.
 
         Needs the action `project.update`."""
+
+    async def update_project_budget(self, project_id: str, *, currency: str, minor_per_month: int, thresholds: list[models.ThresholdBody], reason: str, revision: int | None = None, options: CallOptions = UNCHANGED) -> models.Budget:
+        """Set the budget of this tenant or project.
+
+        Each threshold fires once a month: `notify` sends an event, `block` also refuses new launches, `stop` also stops
+        the instances and releases the allocations. A project's budget is at most its tenant's.
+
+        Needs the action `billing.budget.update`."""
 
     async def update_project_policy(self, project_id: str, *, rules: models.RulesBody, reason: str, revision: int | None = None, options: CallOptions = UNCHANGED) -> models.Policy:
         """Replace all rules of this place's layer; they take effect with the next decision.
@@ -4875,6 +5013,11 @@ class AsyncMethods:
         A layer can only narrow what the layers above it allow; one that allows more is refused.
 
         Needs the action `policy.update`."""
+
+    async def update_project_quota(self, project_id: str, *, reason: str, gpus_max: int | None = None, instances_max: int | None = None, minor_per_hour_max: int | None = None, currency: str | None = None, revision: int | None = None, options: CallOptions = UNCHANGED) -> models.Quota:
+        """Replace the limits of a project; the tenant's limits hold too, and nothing that runs is stopped.
+
+        Needs the action `billing.quota.update`."""
 
     async def update_project_webhook(self, project_id: str, webhook_id: str, *, url: str | None = None, event_types: list[str] | None = None, description: str | None = None, enabled: bool | None = None, revision: int | None = None, options: CallOptions = UNCHANGED) -> models.Webhook:
         """Change a webhook's URL, event types or description, pause it, or resume it.
@@ -4913,12 +5056,25 @@ class AsyncMethods:
 
         Needs the action `app.update`."""
 
+    async def update_tenant_budget(self, tenant_id: str, *, currency: str, minor_per_month: int, thresholds: list[models.ThresholdBody], reason: str, revision: int | None = None, options: CallOptions = UNCHANGED) -> models.Budget:
+        """Set the budget of this tenant or project.
+
+        Each threshold fires once a month: `notify` sends an event, `block` also refuses new launches, `stop` also stops
+        the instances and releases the allocations. A project's budget is at most its tenant's.
+
+        Needs the action `billing.budget.update`."""
+
     async def update_tenant_policy(self, tenant_id: str, *, rules: models.RulesBody, reason: str, revision: int | None = None, options: CallOptions = UNCHANGED) -> models.Policy:
         """Replace all rules of this place's layer; they take effect with the next decision.
 
         A layer can only narrow what the layers above it allow; one that allows more is refused.
 
         Needs the action `policy.update`."""
+
+    async def update_tenant_quota(self, tenant_id: str, *, reason: str, gpus_max: int | None = None, instances_max: int | None = None, minor_per_hour_max: int | None = None, currency: str | None = None, revision: int | None = None, options: CallOptions = UNCHANGED) -> models.Quota:
+        """Replace the limits of a tenant; they hold for its next launches, and nothing that runs is stopped.
+
+        Needs the action `billing.quota.update`."""
 
     async def update_tenant_webhook(self, tenant_id: str, webhook_id: str, *, url: str | None = None, event_types: list[str] | None = None, description: str | None = None, enabled: bool | None = None, revision: int | None = None, options: CallOptions = UNCHANGED) -> models.Webhook:
         """Change a webhook's URL, event types or description, pause it, or resume it.

@@ -465,6 +465,26 @@ class AuditPage(msgspec.Struct, kw_only=True, omit_defaults=True):
     next_cursor: str | None = None
 
 
+class Balance(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """What a tenant that pays in advance has left; amounts in minor units."""
+
+    tenant_id: str
+    prepaid: bool
+    currency: str | None
+    low_minor: int | None
+    level: str | None
+    paid_minor: int
+    charged_minor: int
+    estimated_minor: int
+    held_minor: int
+    available_minor: int
+
+
+class BalanceLevel(StrEnum):
+    DEPLETED = "depleted"
+    LOW = "low"
+
+
 class Basis(StrEnum):
     """Which launches were measured."""
 
@@ -526,6 +546,48 @@ class BrowserSession(msgspec.Struct, kw_only=True, omit_defaults=True):
     token_id: str
     expires_at: datetime
     user: User
+
+
+class Budget(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """A budget of a month."""
+
+    id: str
+    tenant_id: str
+    project_id: str | None
+    currency: str
+    minor_per_month: int
+    thresholds: list[Threshold]
+    updated_at: datetime
+    revision: int
+    etag: str
+    allowed_actions: list[str]
+
+
+class BudgetStanding(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """A budget of a month, and what was spent in the current one; amounts in minor units, rounded up."""
+
+    id: str
+    tenant_id: str
+    project_id: str | None
+    currency: str
+    minor_per_month: int
+    thresholds: list[Threshold]
+    updated_at: datetime
+    revision: int
+    etag: str
+    allowed_actions: list[str]
+    measured_minor: int
+    estimated_minor: int
+    held_minor: int
+    left_minor: int
+    crossed: list[int]
+
+
+class BudgetStandingPage(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """Part of a list; `next_cursor` gets the next part, and is null at the end."""
+
+    items: list[BudgetStanding]
+    next_cursor: str | None = None
 
 
 class Candidate(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -820,7 +882,9 @@ class Code(StrEnum):
     ARTIFACT_REVOKED = "artifact_revoked"
     ARTIFACT_UNVERIFIED = "artifact_unverified"
     ASSERTION_REFUSED = "assertion_refused"
+    BALANCE_TOO_LOW = "balance_too_low"
     BODY_TOO_LARGE = "body_too_large"
+    BUDGET_EXCEEDED = "budget_exceeded"
     CALLER_ADDRESS_DENIED = "caller_address_denied"
     CERTIFICATE_REQUIRED = "certificate_required"
     CHECK_CANCELLED = "check_cancelled"
@@ -862,6 +926,7 @@ class Code(StrEnum):
     POLICY_DENIED = "policy_denied"
     POLICY_WIDENS = "policy_widens"
     PROMOTION_REFUSED = "promotion_refused"
+    QUOTA_EXCEEDED = "quota_exceeded"
     RATE_LIMITED = "rate_limited"
     REDIRECT_REFUSED = "redirect_refused"
     REGISTRY_AUTH_REFUSED = "registry_auth_refused"
@@ -1727,6 +1792,19 @@ class LifecycleReference(msgspec.Struct, kw_only=True, omit_defaults=True):
     edges: list[EdgeReference]
 
 
+class LimitKind(StrEnum):
+    BALANCE = "balance"
+    BUDGET = "budget"
+    GPUS = "gpus"
+    INSTANCES = "instances"
+    SPEND_PER_HOUR = "spend_per_hour"
+
+
+class LimitScope(StrEnum):
+    PROJECT = "project"
+    TENANT = "tenant"
+
+
 class Link(msgspec.Struct, kw_only=True, omit_defaults=True):
     """A link for a browser; it works once, for a few minutes."""
 
@@ -2305,6 +2383,27 @@ class Overview(msgspec.Struct, kw_only=True, omit_defaults=True):
     operations: dict[str, int]
 
 
+class Payment(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """A booked payment or credit; it is never changed."""
+
+    id: str
+    tenant_id: str
+    kind: str
+    currency: str
+    minor: int
+    reference: str
+    reason: str
+    created_by: str
+    created_at: datetime
+
+
+class PaymentPage(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """Part of a list; `next_cursor` gets the next part, and is null at the end."""
+
+    items: list[Payment]
+    next_cursor: str | None = None
+
+
 class Phase(StrEnum):
     """Whose turn it is."""
 
@@ -2347,6 +2446,7 @@ class Plan(msgspec.Struct, kw_only=True, omit_defaults=True):
     expected: Expected
     placement: PlannedPlacement | None
     adapter: PlannedAdapter | None
+    limits: list[PlannedLimit]
 
 
 class PlanHindrance(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -2362,6 +2462,22 @@ class PlannedAdapter(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     listening: bool
     last_seen_at: datetime | None
+
+
+class PlannedLimit(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """A quota, a budget or a balance: what is used, what the launch adds, what is left; money in minor units."""
+
+    kind: str
+    scope: str
+    currency: str | None
+    maximum: int
+    used: int
+    requested: int
+    left: int
+    measured: int
+    estimated: int
+    held: int
+    exceeded: bool
 
 
 class PlannedPlacement(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -2441,6 +2557,18 @@ class PolicyAnswer(msgspec.Struct, kw_only=True, omit_defaults=True):
     subject: str | None
     value: str
     reason: str
+
+
+class Prepaid(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """A tenant that pays in advance."""
+
+    id: str
+    tenant_id: str
+    currency: str
+    low_minor: int
+    updated_at: datetime
+    revision: int
+    etag: str
 
 
 class PreparedKey(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -2572,6 +2700,22 @@ class Publish(msgspec.Struct, kw_only=True, omit_defaults=True):
     location: str
     registry_token: str
     expires_at: datetime
+
+
+class Quota(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """The limits of a tenant or project; null means not limited. Without any it has no id yet."""
+
+    id: str | None
+    tenant_id: str
+    project_id: str | None
+    gpus_max: int | None
+    instances_max: int | None
+    minor_per_hour_max: int | None
+    currency: str | None
+    updated_at: datetime | None
+    revision: int
+    etag: str
+    allowed_actions: list[str]
 
 
 class Receipt(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -3491,6 +3635,24 @@ class TenantPage(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     items: list[Tenant]
     next_cursor: str | None = None
+
+
+class Threshold(msgspec.Struct, kw_only=True, omit_defaults=True):
+    percent: int
+    action: str
+
+
+class ThresholdAction(StrEnum):
+    BLOCK = "block"
+    NOTIFY = "notify"
+    STOP = "stop"
+
+
+class ThresholdBody(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """A share of the amount, and what happens when it is spent."""
+
+    percent: int
+    action: str
 
 
 class Ticket(msgspec.Struct, kw_only=True, omit_defaults=True):

@@ -223,6 +223,10 @@ class Settings:
     allocation_place_seconds: int = _setting(
         3_600, "How long an allocation waits for a place before it fails, unless the request says otherwise."
     )
+    hold_seconds: int = _setting(
+        3_600,
+        "For how long a new allocation reserves its price, where a budget blocks or the tenant pays in advance.",
+    )
     node_unreachable_seconds: float = _setting(
         90.0, "How long a node may send no heartbeat before it is marked as unreachable; at least 5."
     )

@@ -12,6 +12,7 @@ from mooring.workers.janitor import Janitor
 from mooring.workers.loop import Worker
 from mooring.workers.nodes import NodeWatch
 from mooring.workers.outbox import OutboxRelay
+from mooring.workers.spending import SpendingWorker
 from mooring.workers.statement import StatementWorker
 from mooring.workers.tasks import TaskReaper
 
@@ -30,4 +31,5 @@ def all_workers(services: Services) -> tuple[Worker, ...]:
         AuditChainWorker(services),
         ChargeWorker(services),
         StatementWorker(services),
+        SpendingWorker(services),
     )

@@ -37,6 +37,7 @@ SECRET: str = "access"
 """What the secret of every instance is called that opens its app."""
 VALUE: bytes = b"a secret that opens the app"
 DIGEST: str = f"sha256:{'d' * 64}"
+_RECEIPTS = itertools.count(1)
 OPERATOR: list[str] = ["runtime.claim", "runtime.report"]
 
 
@@ -369,3 +370,11 @@ async def a_component(home: "Home", scope: Scope) -> object:
 async def a_placement(home: "Home", scope: Scope) -> object:
     """An allocation that waits for a place, and that nobody is in."""
     return {"allocations": [await home.project_rows().birth("allocation")]}
+
+
+async def a_low_mark(home: "Home", scope: Scope) -> object:
+    """From where on a balance is low; the tenant has paid, so that it may pay in advance."""
+    number = next(_RECEIPTS)
+    body = {"currency": "EUR", "minor": 10**9, "reference": f"receipt {number}", "reason": "paid by wire"}
+    await home.post(Scope.PLATFORM, f"/api/v1/tenants/{home.tenant.id}/payments", body)
+    return number

@@ -102,6 +102,17 @@ VALUES ($1, $2, $3, $4, 'smoke', 'sha256:' || repeat('0', 64), 'accepted', '2100
         'tests', repeat('a', 32), 'system', 'system')"""
 INSIDE = {"exec_allocation", "create_allocation_task"}
 """What is done in an allocation that stands."""
+MONEY_BODIES: dict[str, dict[str, Any]] = {
+    "PutQuota": {"gpus_max": 10**6, "reason": "the tests limit it"},
+    "PutBudget": {
+        "currency": "EUR",
+        "minor_per_month": 10**9,
+        "thresholds": [{"percent": 80, "action": "notify"}],
+        "reason": "the tests limit it",
+    },
+    "CreatePayment": {"currency": "EUR", "minor": 10**9, "reason": "the tests paid"},
+    "PutPrepaid": {"currency": "EUR", "low_minor": 5, "reason": "the tests pay in advance"},
+}
 ROLES = {Scope.PLATFORM: "platform_operator", Scope.TENANT: "tenant_admin", Scope.PROJECT: "project_viewer"}
 
 
@@ -385,10 +396,19 @@ class MutationSubjects:
             return statement_id
         raise LookupError(f"{route.key}: say here how a {name} is made")
 
+    async def _money(self, kind: str) -> dict[str, Any]:
+        """A limit, or a payment; who is to pay in advance has paid before."""
+        paid = MONEY_BODIES["CreatePayment"] | {"reference": self._new("receipt")}
+        if kind == "PutPrepaid":
+            await self._post(f"/api/v1/tenants/{self.tenant.id}/payments", paid, token=self.admin_token)
+        return paid if kind == "CreatePayment" else MONEY_BODIES[kind]
+
     async def _body(self, route: Route) -> dict[str, Any]:
         """A body of the type that the route takes."""
         assert route.body is not None
         kind = route.body.__name__
+        if kind in MONEY_BODIES:
+            return await self._money(kind)
         if kind in BODIES:
             return await self.instances.body(self.project_id, kind)
         bodies = self._pricing() | {

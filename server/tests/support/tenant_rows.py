@@ -1,15 +1,20 @@
 """Rows of a tenant in every table that has no route of its own to fill it."""
 
 from datetime import timedelta
+from typing import Any
 
 from mooring.core.catalog.artifact_upload import UploadUse, keep_upload, read_upload
 from mooring.core.catalog.promotion_lifecycle import PROMOTION, PromotionState
 from mooring.core.kernel.decision import Insert
 from mooring.core.kernel.ids import Prefix
-from mooring.core.money.charge import GPU_SECOND, RatedLine, Source, hour_of, postings_of
+from mooring.core.money.charge import GPU_SECOND, RatedLine, Source, TransactionKind, hour_of, postings_of
 from mooring.core.money.ledger import BookedCharge, BookedHour, Booking, book
+from mooring.core.money.payment import PaymentSpec, book_payment
+from mooring.core.pricing.budget import BudgetSpec, Spent, Threshold, ThresholdAction, cross, set_budget
 from mooring.core.pricing.meter import Billing
+from mooring.core.pricing.prepaid import Balance, BalanceLevel, PrepaidSpec, cross_level, set_prepaid
 from mooring.core.pricing.price import Item, PriceSpec, create_price
+from mooring.core.pricing.quota import QuotaSpec, set_quota
 from mooring.storage.kernel.database import PLATFORM
 from mooring.storage.kernel.unit_of_work import apply
 from server.tests.support.lifecycle_rows import CLOCK, ProjectRows, context, prefix_of
@@ -112,9 +117,36 @@ async def money_rows(project_rows: ProjectRows) -> None:
     line = RatedLine(*place, *ids, Billing.CHARGED.value, hour, now, 10**6, 55)
     due = Booking(place[0], postings_of([line]), ())
     await apply(project_rows.database, PLATFORM, context(), book(context(), hour, BookedHour((), {}), due))
-    found = await project_rows.database.fetchval(PLATFORM, "SELECT max(id) FROM ledger_transaction")
+    last = "SELECT max(id) FROM ledger_transaction WHERE kind = 'charge'"
+    found = await project_rows.database.fetchval(PLATFORM, last)
     booked = BookedHour([line], {due.postings[0].key: BookedCharge(str(found), 0)})
     await apply(project_rows.database, PLATFORM, context(), book(context(), hour, booked, due))
+
+
+async def limit_rows(project_rows: ProjectRows) -> None:
+    """Limits of the project, what was crossed of them, what was paid, and what is reserved."""
+    now, tenant_id, project_id = context(), project_rows.tenant_id, project_rows.project_id
+    place: dict[str, Any] = {"tenant_id": tenant_id, "project_id": project_id, "revision_seen": None}
+    quota = set_quota(now, None, QuotaSpec(gpus_max=900, reason="a limit for tests"), **place)
+    steps = [Threshold(50, ThresholdAction.NOTIFY)]
+    budget = set_budget(now, None, None, BudgetSpec("EUR", 10**9, steps, "a limit for tests"), **place)
+    crossed = cross(now, budget.result, steps[0], Spent(10**15))
+    paid = book_payment(now, tenant_id, PaymentSpec(TransactionKind.PAYMENT, "EUR", 10**9, "first", "paid by wire"))
+    spec = PrepaidSpec("EUR", 5, "a tenant that pays in advance")
+    prepaid = set_prepaid(now, None, Balance(1), spec, tenant_id=tenant_id, revision_seen=None)
+    low = cross_level(now, prepaid.result, BalanceLevel.LOW, Balance(1))
+    for each in (quota, budget, crossed, paid, prepaid, low):
+        await apply(project_rows.database, PLATFORM, now, each)
+    held = {
+        "allocation_id": project_rows.allocation_id,
+        "tenant_id": tenant_id,
+        "project_id": project_id,
+        "currency": "EUR",
+        "amount_minor": 5,
+        "available_minor": 9,
+        "created_at": CLOCK.now(),
+    }
+    await project_rows.write(Insert("hold", held), acting=PLATFORM)
 
 
 async def artifact_rows(project_rows: ProjectRows) -> None:

@@ -35,8 +35,8 @@ from mooring.api.routes.identity import (
     user_token,
 )
 from mooring.api.routes.kernel import reference
-from mooring.api.routes.money import correction, cost, ledger, meter_event, proof, statement, usage
-from mooring.api.routes.pricing import meter, price
+from mooring.api.routes.money import correction, cost, ledger, meter_event, payment, proof, statement, usage
+from mooring.api.routes.pricing import budget, meter, prepaid, price, quota
 from mooring.api.routes.records import audit_chain, overview, record, replay, timeline, webhook
 from mooring.api.routes.runtime import (
     adapter,
@@ -66,6 +66,7 @@ __all__ = [
     "artifact_source",
     "attachment",
     "audit_chain",
+    "budget",
     "catalog",
     "catalog_version",
     "correction",
@@ -82,11 +83,14 @@ __all__ = [
     "meter_event",
     "node",
     "overview",
+    "payment",
     "policy",
+    "prepaid",
     "price",
     "project",
     "project_secret",
     "proof",
+    "quota",
     "record",
     "reference",
     "registry_token",

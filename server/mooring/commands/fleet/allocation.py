@@ -5,6 +5,7 @@ from typing import Any
 
 from mooring.commands.kernel.lookup import require
 from mooring.commands.kernel.work import Answered, Work
+from mooring.commands.pricing import spending
 from mooring.commands.services import Services
 from mooring.core.catalog.policy import PolicyChain, PolicyRequest
 from mooring.core.catalog.policy_change import layers_of
@@ -18,6 +19,7 @@ from mooring.core.fleet.allocation import (
     release_allocation,
     request_allocation,
     retry_release,
+    spend_request,
 )
 from mooring.core.fleet.allocation_group import (
     AllocationGroup,
@@ -31,6 +33,7 @@ from mooring.core.fleet.placement_explanation import PlacementExplanation
 from mooring.core.fleet.placement_forecast import allowed_choices, explain_batch, placement_batch
 from mooring.core.kernel.decision import Decision
 from mooring.core.kernel.errors import Refusal
+from mooring.core.pricing.spending import spending_refusals
 from mooring.storage.catalog import policy as policies
 from mooring.storage.fleet import allocation as allocations
 from mooring.storage.fleet import placement
@@ -129,6 +132,9 @@ async def explained(
         refusal = requester.chain.decide(PolicyRequest(gpus=requester.holding.gpus + gpus * count)).refusal()
         if refusal is not None:
             raise refusal
+        if requester.spending is not None:
+            for exceeded in spending_refusals(requester.spending, spend_request(requester.terms, gpus, count)):
+                raise exceeded
     except Refusal as refused:
         return PlacementExplanation(False, refused.detail, _change_of(refused, requester))
     sized = replace(request, gpu_count=gpus)
@@ -139,6 +145,8 @@ async def explained(
 
 def _change_of(refused: Refusal, requester: AllocationContext) -> str:
     """What would help where a policy or a limit, not the fleet, refuses the request."""
+    if "smallest_change" in refused.details:
+        return str(refused.details["smallest_change"])
     most = requester.chain.gpus_max
     if refused.details.get("subject") == "gpus" and most is not None:
         available = max(0, most - requester.holding.gpus)
@@ -153,7 +161,13 @@ async def _requester(services: Services, acting: Acting, project_id: str, sku: s
     chain = await _chain(database, acting, project_id)
     holding = await allocations.holding(database, acting, project_id)
     return AllocationContext(
-        str(acting.tenant_id), project_id, terms, chain, holding, services.settings.allocation_place_seconds
+        str(acting.tenant_id),
+        project_id,
+        terms,
+        chain,
+        holding,
+        services.settings.allocation_place_seconds,
+        await spending.load(services, acting, project_id),
     )
 
 

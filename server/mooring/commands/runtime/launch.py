@@ -10,6 +10,7 @@ from datetime import timedelta
 
 from mooring.commands.catalog.artifact_evaluation import TrustContext, evaluate_under, trust_context
 from mooring.commands.kernel.lookup import require
+from mooring.commands.pricing import spending
 from mooring.commands.services import Services
 from mooring.core.catalog.app_version import AppVersion
 from mooring.core.catalog.artifact_trust import ArtifactTrust
@@ -88,6 +89,7 @@ async def load(
         target_allocations=target_allocations,
         terms=terms,
         holding=opening.holding,
+        spending=await spending.load(services, acting, project_id),
         place_seconds=services.settings.allocation_place_seconds,
         purpose=options.purpose,
         current_allocations=current_allocations,

@@ -31,6 +31,7 @@ from mooring.core.kernel.errors import Code, Refusal
 from mooring.core.kernel.event_types import EventType
 from mooring.core.kernel.ids import Prefix
 from mooring.core.kernel.lifecycle import IllegalTransition, Lifecycle, Transition, Who
+from mooring.core.pricing.spending import SpendingSnapshot, SpendRequest, reserve
 
 OPEN_MAX: Final = 10_000
 """How many allocations one project may have at a time, whatever its policy says."""
@@ -144,6 +145,7 @@ class LostBy(StrEnum):
 
     NODE_GONE = "node_gone"
     BALANCE = "balance"
+    BUDGET = "budget"
     ADMIN = "admin"
 
 
@@ -268,6 +270,12 @@ class AllocationContext:
     chain: PolicyChain
     holding: ProjectHolding
     place_seconds: int  # how long to look for a place when the request does not say
+    spending: SpendingSnapshot | None = None  # None if nothing limits what it may spend
+
+
+def spend_request(terms: SkuTerms, gpu_count: int, allocations: int, *, instances: int = 0) -> SpendRequest:
+    """What so many allocations of a SKU add to what the project has and spends."""
+    return SpendRequest(instances, allocations, gpu_count, terms.price_minor_per_gpu_hour, terms.currency)
 
 
 def gpu_count_of(request: AllocationRequest, terms: SkuTerms) -> int:
@@ -325,6 +333,8 @@ def request_allocations(
         for name in names
     )
     quota = () if requester.chain.gpus_max is None else (_guard(requester),)
+    spend = spend_request(requester.terms, count, len(names))
+    reserved = reserve(requester.spending, spend, [each.id for each in made])
     rows = tuple(
         Insert(
             "allocation",
@@ -335,7 +345,7 @@ def request_allocations(
     )
     return Decision(
         result=made,
-        writes=(*quota, *rows),
+        writes=(*quota, *reserved, *rows),
         events=tuple(allocation_event(EventType.ALLOCATION_REQUESTED, each, summary(each)) for each in made),
         audits=tuple(
             AuditRecord("allocation.create", "allocation", each.id, *each.place, after=summary(each)) for each in made

@@ -73,10 +73,20 @@ CATALOGUE: Mapping[Code, ErrorEntry] = {
         "Check the key id, the clock, and that the account is active; sign a new assertion for each exchange. A "
         "retired node must enrol again.",
     ),
+    Code.BALANCE_TOO_LOW: ErrorEntry(
+        "Balance too low",
+        "The tenant pays in advance, and its balance does not cover the request.",
+        "Make the change that `details.smallest_change` names.",
+    ),
     Code.BODY_TOO_LARGE: ErrorEntry(
         "Body too large",
         "The request's body, or one of its headers, is larger than the limit, or has too many lists and objects.",
         "Send less; `details` has the limit.",
+    ),
+    Code.BUDGET_EXCEEDED: ErrorEntry(
+        "Budget exceeded",
+        "A budget of the tenant or the project blocks new launches, or does not cover this one.",
+        "Make the change that `details.smallest_change` names.",
     ),
     Code.CALLER_ADDRESS_DENIED: ErrorEntry(
         "Caller's address denied",
@@ -295,6 +305,11 @@ CATALOGUE: Mapping[Code, ErrorEntry] = {
         "Promotion refused",
         "The transition exists, but its conditions are not met.",
         "Provide what `details.missing` names, then try again.",
+    ),
+    Code.QUOTA_EXCEEDED: ErrorEntry(
+        "Quota exceeded",
+        "A quota of the tenant or the project does not allow this much at once.",
+        "Make the change that `details.smallest_change` names.",
     ),
     Code.RATE_LIMITED: ErrorEntry(
         "Rate limited",

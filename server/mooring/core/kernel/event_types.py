@@ -76,6 +76,13 @@ class EventType(StrEnum):
     STATEMENT_CLOSING = "billing.statement.closing"
     STATEMENT_CLOSED = "billing.statement.closed"
     METER_SET = "billing.meter.set"
+    QUOTA_CHANGED = "billing.quota.changed"
+    BUDGET_CHANGED = "billing.budget.changed"
+    BUDGET_CROSSED = "billing.budget.crossed"
+    PREPAID_CHANGED = "billing.prepaid.changed"
+    PAYMENT_BOOKED = "billing.payment.booked"
+    BALANCE_LOW = "billing.balance.low"
+    BALANCE_DEPLETED = "billing.balance.depleted"
     TASK_QUEUED = "nodes.task.queued"
     TASK_CANCELLING = "nodes.task.cancelling"
     TASK_FINISHED = "nodes.task.finished"
@@ -177,6 +184,15 @@ MEANING: Final[Mapping[EventType, str]] = {
     EventType.STATEMENT_CLOSED: "A month's statement was closed and never changes again; `data` has the month, the "
     "currency, the total in 10⁻⁶ minor unit and the digest.",
     EventType.METER_SET: "It was decided how a unit of an app is billed; `data` has app, unit, billing and status.",
+    EventType.QUOTA_CHANGED: "The quota of a tenant or project was set.",
+    EventType.BUDGET_CHANGED: "The budget of a tenant or project was set.",
+    EventType.BUDGET_CROSSED: "What was spent reached a threshold of a budget, once in this month; `data.action` says "
+    "what follows, `data.basis` whether it is booked (`measured`) or also counts running clocks (`estimated`).",
+    EventType.PREPAID_CHANGED: "A tenant pays in advance, or its low-balance mark changed.",
+    EventType.PAYMENT_BOOKED: "A payment, credit or refund of a tenant was booked.",
+    EventType.BALANCE_LOW: "The balance of a tenant that pays in advance is low; once after each payment.",
+    EventType.BALANCE_DEPLETED: "The balance of a tenant that pays in advance is used up: its instances are stopped "
+    "and its allocations released.",
     EventType.TASK_QUEUED: "A task waits for its node's agent, for the first time or because its lease was lost.",
     EventType.TASK_CANCELLING: "The agent that holds a task was asked to end it early.",
     EventType.TASK_FINISHED: "A task is over; `data` says how, and names its receipt where there is one.",

@@ -213,6 +213,14 @@ _TABLE: Final = (
     ActionSpec("billing.prove", "prove that the ledger follows from the lifecycle log", (_PA, _PO, _TA)),
     ActionSpec("billing.correct", "credit or charge a project by hand, with a reason", (_PA,), human_only=True),
     ActionSpec("usage.resolve", "accept or reject usage that came too late", _LEADS_PROJECT, human_only=True),
+    ActionSpec("billing.budget.read", "read budgets, quotas, the balance and payments", (_PA, _PO, *_IN_PROJECT)),
+    ActionSpec("billing.budget.update", "set the budget of a tenant or project", _LEADS_PROJECT, human_only=True),
+    ActionSpec(
+        "billing.quota.update", "set a tenant's quota (platform) or a project's (tenant)", (_PA, _TA), human_only=True
+    ),
+    ActionSpec(
+        "billing.payment.create", "book payments and credits, and let tenants pay in advance", (_PA,), human_only=True
+    ),
     # the family of the category `scheduler`
     ActionSpec("scheduler.catalog.read", "browse apps of this category", _IN_PROJECT),
     ActionSpec("scheduler.instance.read", "read instances of this category", _IN_PROJECT),

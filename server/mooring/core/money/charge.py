@@ -34,11 +34,16 @@ class Account(StrEnum):
 
     RECEIVABLE = "receivable"  # what the project owes
     REVENUE = "revenue"
+    CASH = "cash"  # what was paid; of the tenant, as the two below
+    CREDITS_GIVEN = "credits_given"
+    PREPAID = "prepaid"  # what tenants paid and were credited
 
 
 class TransactionKind(StrEnum):
     CHARGE = "charge"
     CORRECTION = "correction"
+    PAYMENT = "payment"
+    CREDIT = "credit"
 
 
 @dataclass(frozen=True, slots=True)

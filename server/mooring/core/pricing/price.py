@@ -119,8 +119,7 @@ def create_price(context: DecisionContext, spec: PriceSpec) -> Decision[Price]:
 
 
 def _check(context: DecisionContext, spec: PriceSpec) -> None:
-    if not _CURRENCY.fullmatch(spec.currency):
-        raise validation.invalid("currency", "three upper-case letters such as EUR")
+    require_currency(spec.currency)
     if not (0 <= spec.minor <= AMOUNT_MAX and 1 <= spec.per <= AMOUNT_MAX and 0 <= spec.included <= AMOUNT_MAX):
         raise validation.invalid("minor", f"amounts and counts up to {AMOUNT_MAX}")
     if not (1 <= spec.granularity_seconds <= SECONDS_MAX and 0 <= spec.minimum_seconds <= SECONDS_MAX):
@@ -144,6 +143,11 @@ def _check(context: DecisionContext, spec: PriceSpec) -> None:
         raise validation.invalid(
             "existing_from", f"not before `valid_from`, and {NOTICE_MIN.days} days from now at least"
         )
+
+
+def require_currency(currency: str) -> None:
+    if not _CURRENCY.fullmatch(currency):
+        raise validation.invalid("currency", "three upper-case letters such as EUR")
 
 
 def price_at(prices: Iterable[Price], tenant_id: str, at: datetime) -> Price | None:

@@ -107,8 +107,12 @@ def create_instance(
         context, launch, replace(operation, member_ids=[each.id for each in assigned.members]), assigned
     )
     members = tuple(replace(each, last_operation_id=operation.id) for each in assigned.members)
+    # The request for capacity brings the guard of spending; without one, the count of instances needs it as well.
+    guarded = launch.spending is not None and not evaluation.is_new_capacity
+    counted: Decision[None] = Decision(None, (launch.spending.guard,) if launch.spending and guarded else ())
     return together(
         LaunchedInstance(instance, members, operation),
+        counted,
         new_instance(instance),
         take_holds(context, holds, tenant_id=instance.tenant_id, project_id=instance.project_id),
         assigned.capacity_request,
@@ -176,7 +180,13 @@ def request_capacity(
     if launch.terms is None:
         raise ValueError("new capacity needs a SKU")
     allocation_context = AllocationContext(
-        launch.tenant_id, launch.project_id, launch.terms, launch.chain, launch.holding, launch.place_seconds
+        launch.tenant_id,
+        launch.project_id,
+        launch.terms,
+        launch.chain,
+        launch.holding,
+        launch.place_seconds,
+        launch.spending,
     )
     request, group = allocation_request(launch, launch.terms, evaluation.gpu_count), launch.group
     names: list[str | None] = [None] * count

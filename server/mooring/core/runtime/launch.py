@@ -35,6 +35,7 @@ from mooring.core.fleet.allocation import (
     SkuTerms,
     gpu_count_of,
     regions_of,
+    spend_request,
 )
 from mooring.core.fleet.placement import PlacementBoard
 from mooring.core.fleet.placement_forecast import (
@@ -51,6 +52,7 @@ from mooring.core.kernel import validation
 from mooring.core.kernel.errors import Code, Refusal
 from mooring.core.kernel.finding import errors_in
 from mooring.core.kernel.form_schema import plain_findings, value_findings
+from mooring.core.pricing.spending import SpendRequest, spending_refusals
 from mooring.core.runtime.launch_history import why_open
 from mooring.core.runtime.launch_snapshot import EvaluationPurpose, LaunchSnapshot
 from mooring.core.runtime.topology import member_slots, read_topology
@@ -100,7 +102,10 @@ def evaluate(launch: LaunchSnapshot) -> Evaluation:
             *refusals.pop("allocations", []),
             *(list(_compatibility(launch, offer)) or _placement(launch, members, gpu_count, regions)),
         ],
-        "quota": list(_quota(launch, members if gpu_count else 0)),
+        "quota": [
+            *_quota(launch, members if gpu_count else 0),
+            *_spending(launch, requested_spending(launch, members, gpu_count)),
+        ],
         "config": list(_config(launch)),
         "secrets": list(refused_variables(launch.request.secrets, launch.secret_names)) if launch.is_new else [],
         "topology": refusals.pop("topology", []),
@@ -333,6 +338,19 @@ def _quota(launch: LaunchSnapshot, allocations: int) -> Iterator[Refusal]:
         yield Refusal(Code.LIMIT_REACHED, f"a project has at most {OPEN_MAX} allocations", {"limit": OPEN_MAX})
     if launch.is_new and launch.open_instances >= INSTANCES_MAX:
         yield Refusal(Code.LIMIT_REACHED, f"a project has at most {INSTANCES_MAX} instances", {"limit": INSTANCES_MAX})
+
+
+def requested_spending(launch: LaunchSnapshot, members: int, gpu_count: int) -> SpendRequest:
+    """What the launch would add to what the project has and spends."""
+    instances = 1 if launch.is_new else 0
+    if launch.terms is None or not gpu_count:
+        return SpendRequest(instances)
+    return spend_request(launch.terms, gpu_count, members, instances=instances)
+
+
+def _spending(launch: LaunchSnapshot, request: SpendRequest) -> Iterator[Refusal]:
+    if launch.spending is not None:
+        yield from spending_refusals(launch.spending, request)
 
 
 def _config(launch: LaunchSnapshot) -> Iterator[Refusal]:

@@ -17,7 +17,8 @@ from mooring.core.fleet.placement_explanation import PlacementExplanation
 from mooring.core.fleet.placement_forecast import allowed_choices, equal_machines, explain_batch, idle_board
 from mooring.core.kernel.errors import Refusal
 from mooring.core.pricing.rating import hourly_minor
-from mooring.core.runtime.launch import Evaluation, batch_of, evaluate, offer_of
+from mooring.core.pricing.spending import Limit, limits_of
+from mooring.core.runtime.launch import Evaluation, batch_of, evaluate, offer_of, requested_spending
 from mooring.core.runtime.launch_history import LaunchEstimate
 from mooring.core.runtime.launch_snapshot import LaunchSnapshot
 
@@ -82,6 +83,7 @@ class LaunchPlan:
     expected: LaunchEstimate
     placement: PlacementExplanation | None  # of the new allocations, on the machines as they are now
     adapter: AdapterStanding | None  # None if the app has no operator account
+    limits: tuple[Limit, ...] = ()  # of quotas, budgets and the balance
 
     @property
     def launchable(self) -> bool:
@@ -106,6 +108,7 @@ def plan_launch(launch: LaunchSnapshot) -> LaunchPlan:
         expected=launch.expected,
         placement=_placement_now(launch, evaluation),
         adapter=_adapter(launch),
+        limits=_limits(launch, evaluation),
     )
 
 
@@ -116,6 +119,12 @@ def _placement_now(launch: LaunchSnapshot, evaluation: Evaluation) -> PlacementE
         return None
     batch = batch_of(launch, terms, members=evaluation.members, gpu_count=evaluation.gpu_count, regions=regions)
     return explain_batch(PlacementBoard(launch.fleet, batch.facts), batch, allowed_choices(terms, launch.chain))
+
+
+def _limits(launch: LaunchSnapshot, evaluation: Evaluation) -> tuple[Limit, ...]:
+    if launch.spending is None:
+        return ()
+    return limits_of(launch.spending, requested_spending(launch, evaluation.members, evaluation.gpu_count))
 
 
 def _adapter(launch: LaunchSnapshot) -> AdapterStanding | None:

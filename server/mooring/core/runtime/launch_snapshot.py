@@ -20,6 +20,7 @@ from mooring.core.fleet.allocation_group import GroupWithAllocations
 from mooring.core.fleet.capacity_offers import MachineKind
 from mooring.core.fleet.placement import NodeSnapshot
 from mooring.core.identity.service_account import ServiceAccount
+from mooring.core.pricing.spending import SpendingSnapshot
 from mooring.core.runtime.instance_snapshot import ClaimWatch
 from mooring.core.runtime.launch_history import CircuitFacts, LaunchEstimate
 
@@ -122,6 +123,7 @@ class LaunchSnapshot:
         default_factory=dict
     )  # SKU slug → the kinds of machines that offer it
     holding: ProjectHolding = field(default_factory=lambda: ProjectHolding(0, 0, 0))
+    spending: SpendingSnapshot | None = None  # None if nothing limits what it may spend
     place_seconds: int = 3_600
     circuit: CircuitFacts | None = None
     account: ServiceAccount | None = None  # the operator account

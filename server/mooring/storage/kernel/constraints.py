@@ -50,6 +50,13 @@ REFUSALS: Final[Mapping[str, tuple[Code, str]]] = {
     "sku_slug_taken": (Code.NAME_TAKEN, "a SKU with this slug exists"),
     "price_taken": (Code.NAME_TAKEN, "there is a price for this item from this date on"),
     "price_tenant": (Code.NOT_FOUND, "there is no such tenant"),
+    "quota_tenant": (Code.NOT_FOUND, "there is no such tenant"),
+    "quota_project_of_tenant": (Code.NOT_FOUND, "the tenant has no such project"),
+    "budget_tenant": (Code.NOT_FOUND, "there is no such tenant"),
+    "budget_project_of_tenant": (Code.NOT_FOUND, "the tenant has no such project"),
+    "prepaid_account_tenant": (Code.NOT_FOUND, "there is no such tenant"),
+    "ledger_transaction_tenant": (Code.NOT_FOUND, "there is no such tenant"),
+    "ledger_payment_taken": (Code.NAME_TAKEN, "a payment of this tenant with this reference is booked"),
     "meter_taken": (Code.NAME_TAKEN, "the unit has a meter already"),
     "webhook_project_of_tenant": (Code.NOT_FOUND, "the tenant has no such project"),
     "artifact_taken": (Code.NAME_TAKEN, "this digest is registered from this location here already"),
@@ -111,6 +118,8 @@ DECIDE_AGAIN: Final = frozenset(
         "ledger_transaction_once", "rated_usage_once", "billing_hour_pkey",
         "statement_taken", "statement_follows_the_last", "statement_comes_after_the_frozen",
         "usage_record_event_once", "late_usage_event_once", "meter_reading_taken", "meter_reading_follows_one",
+        "quota_one_per_place", "budget_one_per_place", "budget_crossing_once", "balance_crossing_once",
+        "prepaid_account_one_per_tenant",
     }
 )  # fmt: skip
 """Constraints that only the slower of two concurrent writers violates: it loads again and finds the other's rows."""

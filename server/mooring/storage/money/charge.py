@@ -41,7 +41,8 @@ SELECT r.tenant_id, r.project_id, r.source, r.source_id, r.price_id, r.currency,
 CHARGES: Final = """
 SELECT t.tenant_id, t.project_id, t.price_id, t.currency, min(t.id) FILTER (WHERE t.kind = 'charge') AS id,
        count(*) FILTER (WHERE t.kind = 'correction')::int AS corrections
-  FROM ledger_transaction t WHERE t.hour = $1 GROUP BY t.tenant_id, t.project_id, t.price_id, t.currency"""
+  FROM ledger_transaction t WHERE t.hour = $1 AND t.price_id IS NOT NULL
+ GROUP BY t.tenant_id, t.project_id, t.price_id, t.currency"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,14 @@ from server.tests.support.root_key import ROOT_KEY
 from server.tests.support.route_requests import MAKERS, Home, body_of, fresh_name
 from server.tests.support.service_accounts import make_account
 from server.tests.support.task_rows import every_row
-from server.tests.support.tenant_rows import allocation_rows, app_rows, artifact_rows, instance_rows, money_rows
+from server.tests.support.tenant_rows import (
+    allocation_rows,
+    app_rows,
+    artifact_rows,
+    instance_rows,
+    limit_rows,
+    money_rows,
+)
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]
 
@@ -50,10 +57,11 @@ REFUSED: Final = r"row-level security|permission denied"
 LOCK: Final = "(tenant_id = current_setting('mooring.tenant'::text, true))"
 APPEND_ONLY: Final = (
     "audit", "audit_link", "audit_checkpoint", "event", "transition", "closing_record", "ledger_entry",
-    "ledger_transaction", "price", "rated_usage",
+    "ledger_transaction", "price", "rated_usage", "budget_crossing", "balance_crossing",
 )  # fmt: skip
 USAGE_AND_LEDGER: Final = (
     "usage_record", "ledger_transaction", "ledger_entry", "rated_usage", "meter_batch", "meter_reading",
+    "budget_crossing", "balance_crossing", "hold",
 )  # fmt: skip
 SHARED: Final = {
     "app", "app_version", "app_version_artifact", "app_word", "artifact", "artifact_check", "artifact_evidence",
@@ -166,6 +174,7 @@ async def _home(world: World, slug: str) -> Home:
     await every_row(project_rows)
     await instance_rows(project_rows)
     await money_rows(project_rows)
+    await limit_rows(project_rows)
     await a_visit(project_rows, await an_endpoint(project_rows), "tok_any", tenant.admin_id)
     # The last ones are named by nobody yet, so that naming them breaks no rule but the one that is tried.
     await project_rows.birth("member")

@@ -8,6 +8,7 @@ from mooring.core.catalog.policy import PolicyRules
 from mooring.core.fleet import allocation, allocation_group, allocation_reconcile
 from mooring.core.kernel.decision import Decision, DecisionContext
 from mooring.core.kernel.ids import Prefix
+from mooring.core.money import forced_release
 from server.tests.support.allocation_rows import REQUESTED, asking, network, node, pick, requested
 from server.tests.support.lifecycle_rows import context
 
@@ -34,6 +35,9 @@ def _placed(now: DecisionContext) -> Decision[Any]:
 DRIVEN_ALLOCATIONS: Final[dict[str, Callable[[DecisionContext], Decision[Any] | Iterator[Decision[Any]]]]] = {
     "allocation.request_allocation": _with_and_without_a_quota,
     "allocation.release_allocation": _every_release,
+    "forced_release.release_unpaid": lambda now: forced_release.release_unpaid(
+        now, replace(requested(now, HOME), status="active"), allocation.LostBy.BUDGET
+    ),
     "allocation.retry_release": lambda now: allocation.retry_release(
         now, replace(requested(now, HOME), status="release_failed")
     ),

@@ -35,7 +35,8 @@ PATH = "/allocations"
 ONE = PATH + "/{allocation_id}"
 GROUPS = "/allocation-groups"
 ONE_GROUP = GROUPS + "/{group_id}"
-REQUEST_ERRORS = (Code.LIMIT_REACHED, Code.NAME_TAKEN, Code.POLICY_DENIED)
+SPENDING_ERRORS = (Code.QUOTA_EXCEEDED, Code.BUDGET_EXCEEDED, Code.BALANCE_TOO_LOW)
+REQUEST_ERRORS = (Code.LIMIT_REACHED, Code.NAME_TAKEN, Code.POLICY_DENIED, *SPENDING_ERRORS)
 
 
 def _work(request: RequestContext) -> Work[Allocation]:

@@ -16,6 +16,7 @@ from mooring.core.identity.project_secret import NAME_PATTERN as SECRET_NAME_PAT
 from mooring.core.identity.project_secret import VARIABLE_PATTERN, VARIABLES_MAX
 from mooring.core.kernel.ids import Prefix, pattern
 from mooring.core.kernel.validation import invalid
+from mooring.core.pricing.spending import LimitKind, LimitScope
 from mooring.core.runtime.launch_history import Basis
 from mooring.core.runtime.launch_plan import LaunchPlan
 from mooring.core.runtime.launch_snapshot import LaunchRequest, PlacementSpec
@@ -188,6 +189,22 @@ class PlannedAdapterView(Shown):
     last_seen_at: Time | None
 
 
+class PlannedLimitView(Shown):
+    """A quota, a budget or a balance: what is used, what the launch adds, what is left; money in minor units."""
+
+    kind: LimitKind
+    scope: LimitScope
+    currency: str | None
+    maximum: int
+    used: int
+    requested: int
+    left: int
+    measured: Annotated[int, Meta(description="The part of `used` that is booked.")]
+    estimated: Annotated[int, Meta(description="The part of `used` of clocks that are not booked yet.")]
+    held: Annotated[int, Meta(description="The part of `used` that other launches reserved.")]
+    exceeded: bool
+
+
 class PlanView(Shown):
     """What a launch would create, and every refusal that it would meet."""
 
@@ -203,6 +220,7 @@ class PlanView(Shown):
     expected: ExpectedView
     placement: Annotated[PlannedPlacementView | None, Meta(description="Null if no capacity is requested.")]
     adapter: Annotated[PlannedAdapterView | None, Meta(description="Null if the app has no operator account.")]
+    limits: Annotated[list[PlannedLimitView], Meta(description="Empty if no quota, budget or balance limits it.")]
 
 
 def placement_spec(body: Placement | None) -> PlacementSpec | None:
@@ -291,4 +309,5 @@ def plan_view(plan: LaunchPlan) -> PlanView:
         adapter=None
         if plan.adapter is None
         else PlannedAdapterView(listening=plan.adapter.listening, last_seen_at=plan.adapter.last_seen_at),
+        limits=[msgspec.convert(each, PlannedLimitView, from_attributes=True) for each in plan.limits],
     )
