@@ -154,7 +154,10 @@ class MutationSubjects:
         for name in route.path_parameters:
             if name not in subject:
                 subject[name] = await self._subject(name, route, subject)
-        body = None if route.body is None else await self._body(route)
+        body = None
+        if route.body is not None:
+            of_money = route.body.__name__ in MONEY_BODIES
+            body = await (self._money(route.body.__name__) if of_money else self._body(route))
         if route.verb == "replay_dead":
             await self._dead_letter(route.scope)
         if route.name == "prepare_task_signing_key":  # so that each of them replaces one
@@ -407,8 +410,6 @@ class MutationSubjects:
         """A body of the type that the route takes."""
         assert route.body is not None
         kind = route.body.__name__
-        if kind in MONEY_BODIES:
-            return await self._money(kind)
         if kind in BODIES:
             return await self.instances.body(self.project_id, kind)
         bodies = self._pricing() | {
