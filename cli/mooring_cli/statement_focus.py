@@ -123,6 +123,7 @@ def _of_line(statement: Line, line: Line) -> Row:
     late = start < _time(statement["started_at"])
     tags = {name: line[name] for name in ("attached_project_id",) if line[name]}
     return {
+        "ChargeCategory": "Adjustment" if line["source"] == "correction" else "Usage",
         "ChargeClass": "Correction" if line["correction"] and late else None,
         "ChargeDescription": _description(line),
         "ChargePeriodStart": start,

@@ -27,6 +27,7 @@ class Source(StrEnum):
 
     ALLOCATION = "allocation"
     USAGE = "usage"
+    CORRECTION = "correction"  # a person booked it; the log does not explain it, the transaction's reason does
 
 
 class Account(StrEnum):

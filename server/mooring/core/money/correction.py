@@ -1,7 +1,7 @@
 """Corrections by hand: an admin credits a project, or charges it, for a transaction that is booked.
 
-A correction is a transaction of its own with two entries; it names the one that it corrects and says why. Nobody gets
-back more than was charged for the same price and hour.
+A correction is a transaction of its own with two entries and one line, so that statements and costs show it; it names
+the one that it corrects and says why. Nobody gets back more than was charged for the same price and hour.
 """
 
 from dataclasses import asdict, dataclass
@@ -13,10 +13,12 @@ from mooring.core.kernel.decision import AuditRecord, Decision, DecisionContext,
 from mooring.core.kernel.errors import Code, Refusal
 from mooring.core.kernel.event_types import EventType
 from mooring.core.kernel.ids import Prefix
-from mooring.core.money.charge import Account, TransactionKind
-from mooring.core.money.ledger import LedgerTransaction, entry_of
+from mooring.core.money.charge import Account, RatedLine, Source, TransactionKind
+from mooring.core.money.ledger import LedgerTransaction, entry_of, line_of
+from mooring.core.pricing.meter import Billing
 
 MICRO_MAX: Final = 10**18
+UNIT: Final = "correction"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +76,8 @@ def correct(context: DecisionContext, spec: CorrectionSpec, booked: Correctable)
     )
     entries = ((Account.RECEIVABLE, spec.micro), (Account.REVENUE, -spec.micro))
     place = (booked.tenant_id, booked.project_id)
+    source = (Source.CORRECTION.value, made.id, booked.price_id, booked.currency, UNIT, Billing.CHARGED.value)
+    line = RatedLine(*place, *source, booked.hour, booked.hour, 0, spec.micro)
     shown = {"corrects_id": booked.id, "micro": str(spec.micro), "currency": booked.currency, "reason": reason}
     return Decision(
         Correction(made, spec.micro),
@@ -83,6 +87,7 @@ def correct(context: DecisionContext, spec: CorrectionSpec, booked: Correctable)
                 Insert("ledger_entry", asdict(entry_of(made, number, account=account.value, amount=micro)))
                 for number, (account, micro) in enumerate(entries)
             ),
+            line_of(context, booked.hour, (), line, made.id),
         ),
         (EventRecord(EventType.CORRECTION_BOOKED, "ledger_transaction", made.id, *place, data=shown),),
         (AuditRecord("billing.correct", "ledger_transaction", made.id, *place, after=shown, reason=reason),),

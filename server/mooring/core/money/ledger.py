@@ -94,8 +94,8 @@ def book(context: DecisionContext, hour: datetime, booked: BookedHour, due: Book
             Insert("ledger_entry", asdict(entry_of(transaction, number, account=account.value, amount=micro)))
             for number, (account, micro) in enumerate(posting.entries)
         ]
-        writes += [_line(context, hour, booked.lines, line, transaction.id) for line in posting.lines]
-    writes += [_line(context, hour, booked.lines, line, None) for line in due.covered]
+        writes += [line_of(context, hour, booked.lines, line, transaction.id) for line in posting.lines]
+    writes += [line_of(context, hour, booked.lines, line, None) for line in due.covered]
     after = {"hour": hour.isoformat(), "postings": len(due.postings), "covered": len(due.covered)}
     audit = AuditRecord("billing.charge", "ledger_transaction", None, due.tenant_id, after=after)
     # Inserts of one table stand together, so that they become one statement each.
@@ -132,7 +132,7 @@ def entry_of(transaction: LedgerTransaction, number: int, *, account: str, amoun
     return LedgerEntry(transaction.id, number, *place, account, transaction.currency, amount)
 
 
-def _line(
+def line_of(
     context: DecisionContext,
     hour: datetime,
     booked: Sequence[RatedLine],

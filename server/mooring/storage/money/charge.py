@@ -37,7 +37,7 @@ SELECT u.project_id, u.price_id, sum(floor(u.quantity * 1000000)) AS counted
 LINES: Final = """
 SELECT r.tenant_id, r.project_id, r.source, r.source_id, r.price_id, r.currency, r.unit, r.billing, r.started_at,
        r.ended_at, r.quantity, r.amount, r.shadow_amount
-  FROM rated_usage r WHERE r.hour = $1"""
+  FROM rated_usage r WHERE r.hour = $1 AND r.source <> 'correction'"""
 CHARGES: Final = """
 SELECT t.tenant_id, t.project_id, t.price_id, t.currency, min(t.id) FILTER (WHERE t.kind = 'charge') AS id,
        count(*) FILTER (WHERE t.kind = 'correction')::int AS corrections

@@ -43,15 +43,15 @@ LAWS: Final = (
     ),
     Law(
         "booked_as_rated",
-        "a charge and its correction by the log owe exactly the sum of their rated lines",
-        "SELECT count(*) FROM ledger_transaction WHERE price_id IS NOT NULL AND correction_reason IS NULL",
+        "a charge and its corrections owe exactly the sum of their rated lines",
+        "SELECT count(*) FROM ledger_transaction WHERE price_id IS NOT NULL",
         """SELECT t.id || ': owed ' || coalesce(e.amount, 0) || ', rated ' || coalesce(r.amount, 0)
              FROM ledger_transaction t
              LEFT JOIN (SELECT transaction_id, sum(amount) AS amount FROM ledger_entry
                          WHERE account = 'receivable' GROUP BY transaction_id) e ON e.transaction_id = t.id
              LEFT JOIN (SELECT transaction_id, sum(amount) AS amount FROM rated_usage
                          GROUP BY transaction_id) r ON r.transaction_id = t.id
-            WHERE t.price_id IS NOT NULL AND t.correction_reason IS NULL
+            WHERE t.price_id IS NOT NULL
               AND coalesce(e.amount, 0) <> coalesce(r.amount, 0) ORDER BY t.id LIMIT 1""",
     ),
     Law(

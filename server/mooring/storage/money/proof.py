@@ -24,11 +24,17 @@ from mooring.core.pricing.meter import Billing
 from mooring.core.pricing.price import Item, Price
 from mooring.storage.kernel.database import Acting, RowReader
 from mooring.storage.money import charge as charges
-from mooring.storage.money import ledger_law, meter_event, meter_reading, statement
+from mooring.storage.money import ledger_law, meter_event, meter_reading, payment, statement
 from mooring.storage.money.law import Law
 from mooring.storage.pricing import price as prices
 
-LAWS: Final[tuple[Law, ...]] = (*ledger_law.LAWS, *statement.LAWS, *meter_event.LAWS, *meter_reading.LAWS)
+LAWS: Final[tuple[Law, ...]] = (
+    *ledger_law.LAWS,
+    *statement.LAWS,
+    *meter_event.LAWS,
+    *meter_reading.LAWS,
+    *payment.LAWS,
+)
 HOURS_AT_ONCE: Final = 24
 LINES_AT_ONCE: Final = 20_000
 TENANT_LAWS: Final[tuple[Law, ...]] = ledger_law.LAWS
@@ -49,7 +55,8 @@ SELECT h.hour, (SELECT count(*) FROM rated_usage r WHERE r.hour = h.hour) AS lin
 LINES: Final = """
 SELECT r.hour, r.tenant_id, r.project_id, r.source, r.source_id, r.price_id, r.currency, r.unit, r.billing,
        r.started_at, r.ended_at, r.quantity, r.amount, r.shadow_amount
-  FROM rated_usage r WHERE r.hour >= $1 AND r.hour < $2 ORDER BY r.hour, r.revision"""
+  FROM rated_usage r WHERE r.hour >= $1 AND r.hour < $2 AND r.source <> 'correction'
+ ORDER BY r.hour, r.revision"""
 
 
 async def charged_period(reader: RowReader, acting: Acting) -> tuple[datetime, datetime] | None:
