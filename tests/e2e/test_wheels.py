@@ -1,8 +1,10 @@
-"""The agent's wheel: the same bytes each time, and an installation that needs nothing of the server."""
+"""Wheels: the agent's has the same bytes each time and needs nothing of the server; the server's brings the console."""
 
 import hashlib
+import re
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -38,3 +40,10 @@ def test_the_agents_wheel_is_reproducible_and_installs_without_the_server(tmp_pa
     # In a directory of its own: the clone is not on the path.
     found = subprocess.run([str(python), "-I", "-c", look], cwd=tmp_path, capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "[None, None]"
+
+
+def test_the_servers_wheel_brings_the_console(tmp_path: Path) -> None:
+    (wheel,) = build(set_up.ROOT, ["server"], tmp_path, commit_seconds())
+    names = zipfile.ZipFile(wheel).namelist()
+    assert "mooring/console/index.html" in names
+    assert any(re.fullmatch(r"mooring/console/assets/index-.+\.js\.gz", each) for each in names)

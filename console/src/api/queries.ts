@@ -159,6 +159,18 @@ export const closingRecords = (here: Here) =>
     refetchInterval: LIVE_MS,
   });
 
+export const receipt = (projectId: string, receiptId: string) =>
+  queryOptions({
+    queryKey: ["receipt", receiptId],
+    queryFn: () =>
+      answer(
+        api.GET("/api/v1/projects/{project_id}/receipts/{receipt_id}", {
+          params: { path: { project_id: projectId, receipt_id: receiptId } },
+        }),
+      ),
+    staleTime: REFERENCE_MS,
+  });
+
 export const endpoints = (projectId: string) =>
   queryOptions({
     queryKey: ["endpoints", projectId],

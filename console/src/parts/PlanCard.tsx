@@ -3,7 +3,7 @@ import CircleCheck from "lucide-react/icons/circle-check";
 import CircleX from "lucide-react/icons/circle-x";
 import Hourglass from "lucide-react/icons/hourglass";
 import type { ReactNode } from "react";
-import type { Plan } from "../api/client";
+import { isProblem, type Plan } from "../api/client";
 import { duration, money } from "./time";
 import { CommandLine, Definition, Panel, ProblemBox } from "./ui";
 
@@ -25,7 +25,12 @@ export function PlanCard({ plan, error, waiting, command, action, failure }: Pla
     >
       <div className="space-y-4 p-4" aria-busy={waiting}>
         <div aria-live="polite" className="space-y-4">
-          {error ? (
+          {isProblem(error, 422) ? (
+            <>
+              <Verdict text="The form is not complete" />
+              <p className="break-words">{error.detail}</p>
+            </>
+          ) : error ? (
             <ProblemBox error={error} />
           ) : plan ? (
             <PlanBody plan={plan} />
@@ -69,9 +74,10 @@ function PlanBody({ plan }: { plan: Plan }) {
           ))}
         </ul>
       )}
-      {plan.placement && !plan.placement.fits_now && (
-        <p className="text-xs text-muted">
-          {plan.placement.because} {plan.placement.smallest_change}
+      {plan.launchable && plan.placement && !plan.placement.fits_now && (
+        <p className="rounded-md bg-warn-soft p-3 text-xs text-warn">
+          {plan.placement.because}
+          {plan.placement.smallest_change && `; what would help: ${plan.placement.smallest_change}`}
         </p>
       )}
       {plan.adapter && !plan.adapter.listening && (

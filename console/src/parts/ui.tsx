@@ -124,7 +124,7 @@ export function ProblemBox({ error, retry }: { error: unknown; retry?: () => voi
       <div className="min-w-0 space-y-1">
         <p className="font-semibold">{problem?.title ?? "The console failed"}</p>
         <p className="break-words">{problem?.detail ?? String(error)}</p>
-        {problem?.remedy && <p className="text-muted">{problem.remedy}</p>}
+        {problem?.remedy && <p className="text-muted">{problem.remedy.replaceAll("`", "")}</p>}
         {problem?.correlationId && (
           <p className="flex items-center gap-1 font-mono text-xs text-muted">
             <span className="break-all">{problem.correlationId}</span>

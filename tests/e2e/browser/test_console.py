@@ -94,6 +94,8 @@ def test_from_the_sign_in_over_a_launch_and_its_live_timeline_to_the_receipt(con
     page.get_by_role("link", name="receipts").click()
     expect(page.get_by_text("Torn down, and the node found nothing left")).to_have_count(2)
     expect(page.get_by_role("status", name="State")).to_have_text(re.compile("stopped"))
+    page.get_by_text(re.compile("Receipt rcp_")).first.click()
+    expect(page.get_by_text(re.compile("looked .* and found nothing left"))).to_be_visible()
     page.get_by_role("button", name="Sign out").click()
     expect(page.get_by_role("button", name="Sign in")).to_be_visible()
     console.go("/workloads")

@@ -21,7 +21,7 @@ export function Overview({ instance }: { instance: Instance }) {
               <span className="flex-1 font-medium">{each.component_key}</span>
               <Blocks summary={each} />
               <span className="text-xs text-muted tabular-nums">
-                {each.healthy} healthy of {each.desired}
+                {each.desired === 0 ? "none" : `${each.healthy} healthy of ${each.desired}`}
               </span>
             </li>
           ))}

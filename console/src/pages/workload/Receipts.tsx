@@ -2,8 +2,9 @@
 import { useQuery } from "@tanstack/react-query";
 import ShieldAlert from "lucide-react/icons/shield-alert";
 import ShieldCheck from "lucide-react/icons/shield-check";
+import { useState } from "react";
 import type { Instance, Schemas } from "../../api/client";
-import { closingRecords } from "../../api/queries";
+import { closingRecords, receipt } from "../../api/queries";
 import { Ago } from "../../parts/time";
 import { CommandLine, Empty, Panel, ProblemBox, Skeleton } from "../../parts/ui";
 
@@ -29,7 +30,7 @@ export function Receipts({ instance }: { instance: Instance }) {
       ) : (
         <ul className="divide-y divide-line">
           {listed.data.items.map((each) => (
-            <ReceiptItem key={each.id} record={each} />
+            <ReceiptItem key={each.id} record={each} projectId={instance.project_id} />
           ))}
         </ul>
       )}
@@ -37,10 +38,10 @@ export function Receipts({ instance }: { instance: Instance }) {
   );
 }
 
-function ReceiptItem({ record }: { record: Schemas["ClosingRecordView"] }) {
+function ReceiptItem({ record, projectId }: { record: Schemas["ClosingRecordView"]; projectId: string }) {
   const { title, good } = KIND[record.kind];
   const Icon = good ? ShieldCheck : ShieldAlert;
-  const id = typeof record.receipt?.id === "string" ? record.receipt.id : null;
+  const id = record.receipt?.receipt_id;
   return (
     <li className="flex gap-3 px-4 py-3">
       <Icon size={20} aria-hidden className={`mt-0.5 shrink-0 ${good ? "text-good" : "text-warn"}`} />
@@ -61,16 +62,39 @@ function ReceiptItem({ record }: { record: Schemas["ClosingRecordView"] }) {
             {record.reason} {record.may_be_left}
           </p>
         )}
-        {record.receipt && (
-          <details>
-            <summary className="text-xs text-muted">Receipt</summary>
-            <pre className="mt-2 overflow-x-auto rounded-md bg-sunken p-3 font-mono text-xs">
-              {JSON.stringify(record.receipt, null, 2)}
-            </pre>
-          </details>
-        )}
-        {id && <CommandLine command={`mooring receipts verify ${id}`} />}
+        {typeof id === "string" && <Signed id={id} projectId={projectId} />}
       </div>
     </li>
+  );
+}
+
+/** The node's signed statement; it is fetched when somebody opens it. */
+function Signed({ id, projectId }: { id: string; projectId: string }) {
+  const [open, setOpen] = useState(false);
+  const found = useQuery({ ...receipt(projectId, id), enabled: open });
+  return (
+    <details onToggle={(event) => setOpen(event.currentTarget.open)}>
+      <summary className="text-xs text-muted">
+        Receipt <span className="font-mono">{id}</span>
+      </summary>
+      <div className="mt-2 space-y-2">
+        {found.error ? (
+          <ProblemBox error={found.error} />
+        ) : !found.data ? (
+          <Skeleton rows={2} />
+        ) : (
+          <>
+            <p className="text-xs">
+              Node <span className="font-mono">{found.data.node_id}</span> looked <Ago at={found.data.looked_at} /> and{" "}
+              {found.data.clean ? "found nothing left" : "found something left"}.
+            </p>
+            <pre className="max-h-80 overflow-auto rounded-md bg-sunken p-3 font-mono text-xs">
+              {JSON.stringify(found.data.document, null, 2)}
+            </pre>
+          </>
+        )}
+        <CommandLine command={`mooring receipts export ${id} -o json | mooring receipts verify -`} />
+      </div>
+    </details>
   );
 }
