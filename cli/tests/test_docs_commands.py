@@ -1,4 +1,4 @@
-"""Every `mooring` command in the README and in the docs is one that the command line accepts."""
+"""Every `mooring` command in the README, in the docs and in the console is one that the command line accepts."""
 
 import re
 import shlex
@@ -17,6 +17,9 @@ BLOCK = re.compile(r"^```[^\n]*\n(.*?)^```", re.MULTILINE | re.DOTALL)
 COMMAND = re.compile(r"^(?:\$ )?(?:[A-Z_]+=(?:\$\()?[^ ]* )*(?:\.venv/bin/)?(mooring .*)$")
 INSIDE = re.compile(r"\$\((?:\.venv/bin/)?(mooring [^)]*)\)")
 ENDS = {"|", "||", "&", "&&", ";", ">", ">>", "2>", "2>&1"}
+IN_CONSOLE = re.compile(r"[`\"](mooring [a-z][^`\"]*)[`\"]")
+VALUE = re.compile(r"\$\{verb\}|\$\{count\}|\$\{[^}]*\}")
+EXAMPLES = {"${verb}": "drain", "${count}": "1"}
 MISSING_FILE = re.compile(r"does not exist\.$|No such file or directory")
 NOT_WHOLE = ("…", "[", "COMMAND")
 
@@ -30,6 +33,13 @@ def commands() -> Iterator[tuple[str, str]]:
             for line in whole_lines(block):
                 found = [match[1] for match in (COMMAND.match(line.strip()),) if match] + INSIDE.findall(line)
                 yield from ((page.name, each) for each in found if not any(mark in each for mark in NOT_WHOLE))
+
+
+def console_commands() -> Iterator[tuple[str, str]]:
+    """The commands that the console shows, with an example in the place of each value."""
+    for file in sorted((TOP / "console" / "src").rglob("*.tsx")):
+        for found in IN_CONSOLE.findall(file.read_text(encoding="utf-8")):
+            yield file.name, VALUE.sub(lambda value: EXAMPLES.get(value[0], "x"), found)
 
 
 def whole_lines(block: str) -> Iterator[str]:
@@ -66,9 +76,9 @@ def parse(words: list[str]) -> None:
         command = found
 
 
-def test_every_command_in_the_docs_is_one_that_the_command_line_accepts() -> None:
+def test_every_command_in_the_docs_and_the_console_is_one_that_the_command_line_accepts() -> None:
     wrong = []
-    for page, command in (known := list(commands())):
+    for page, command in (known := [*commands(), *(shown := list(console_commands()))]):
         try:
             parse(words_of(command))
         except click.ClickException as error:
@@ -77,4 +87,5 @@ def test_every_command_in_the_docs_is_one_that_the_command_line_accepts() -> Non
         except ValueError as error:  # a quote that the block does not close
             wrong.append(f"{page}: {command}: {error}")
     assert len(known) > 100, "the pages are read"
+    assert len(shown) > 15, "the console is read"
     assert wrong == []
