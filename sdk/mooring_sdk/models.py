@@ -3737,6 +3737,8 @@ class TokenPage(msgspec.Struct, kw_only=True, omit_defaults=True):
 class TransactionKind(StrEnum):
     CHARGE = "charge"
     CORRECTION = "correction"
+    CREDIT = "credit"
+    PAYMENT = "payment"
 
 
 class Transition(msgspec.Struct, kw_only=True, omit_defaults=True):

@@ -124,6 +124,13 @@ OBJECTS = {
         ("user_id", "str", "required"),
         ("role", "str", "required", "", ("platform_admin", "platform_operator", "project_admin", "project_member", "project_viewer", "tenant_admin")),
     ),
+    "CreatePayment": (
+        ("currency", "str", "required", "Three letters, such as EUR."),
+        ("minor", "int", "required", "In minor units; negative for a refund."),
+        ("reference", "str", "required", "Names the receipt elsewhere; booked once for each tenant."),
+        ("reason", "str", "required", "The reason; it is stored in the audit trail."),
+        ("kind", "str", "", "`payment` (money came in) or `credit` (granted)."),
+    ),
     "CreatePrice": (
         ("item", "str", "required", "", ("sku", "unit")),
         ("item_key", "str", "required", "The id of a SKU, or an app and its unit, such as my-app/token_out."),
@@ -341,6 +348,13 @@ OBJECTS = {
     "PublishArtifact": (
         ("name", "str", "required", "The repository's name below this place's namespace."),
     ),
+    "PutBudget": (
+        ("currency", "str", "required", "Three letters, such as EUR."),
+        ("minor_per_month", "int", "required", "In minor units of the currency, such as cents."),
+        ("thresholds", "list[models.ThresholdBody]", "required"),
+        ("reason", "str", "required", "The reason; it is stored in the audit trail."),
+        ("revision", "int | None", "", "The revision that the caller read; refused when there is a newer one."),
+    ),
     "PutMeter": (
         ("billing", "str", "required", "", ("charged", "covered", "informative")),
         ("status", "str", "", "", ("disabled", "enabled")),
@@ -348,6 +362,20 @@ OBJECTS = {
     "PutPolicy": (
         ("rules", "models.RulesBody", "required"),
         ("reason", "str", "required", "The reason; it is stored in the audit trail."),
+        ("revision", "int | None", "", "The revision that the caller read; refused when there is a newer one."),
+    ),
+    "PutPrepaid": (
+        ("currency", "str", "required", "Three letters, such as EUR."),
+        ("low_minor", "int", "required", "In minor units of the currency."),
+        ("reason", "str", "required", "The reason; it is stored in the audit trail."),
+        ("revision", "int | None", "", "The revision that the caller read; refused when there is a newer one."),
+    ),
+    "PutQuota": (
+        ("reason", "str", "required", "The reason; it is stored in the audit trail."),
+        ("gpus_max", "int | None", "", "GPUs that are requested or in use at once."),
+        ("instances_max", "int | None", "", "Instances that are not stopped."),
+        ("minor_per_hour_max", "int | None", "", "What everything together may cost per hour."),
+        ("currency", "str | None", "", "Three letters, such as EUR."),
         ("revision", "int | None", "", "The revision that the caller read; refused when there is a newer one."),
     ),
     "PutSourceNetworks": (
@@ -679,6 +707,11 @@ ROWS = {
         "POST", "/api/v1/projects/{project_id}/app-instances", "project", "takes_key", "models.Instance", None, "CreateInstance",
         (),
         "Launch an app into existing allocations, or into new capacity that is requested with it", "Needs the action `instance.create`.",
+    ),
+    "create_payment": (
+        "POST", "/api/v1/tenants/{tenant_id}/payments", "platform", "takes_key", "models.Payment", None, "CreatePayment",
+        (),
+        "Book a payment or a credit of a tenant into the ledger; a negative amount is a refund", "Needs the action `billing.payment.create`.",
     ),
     "create_platform_app": (
         "POST", "/api/v1/platform/apps", "platform", "takes_key", "models.App", None, "CreateApp",
@@ -1048,6 +1081,11 @@ ROWS = {
         ),
         "Read an operation of the attachment: an action that the project asked for, or its attach or detach", "Needs the action `attachment.read`.",
     ),
+    "get_balance": (
+        "GET", "/api/v1/tenants/{tenant_id}/balance", "tenant", "", "models.Balance", None, None,
+        (),
+        "Read what a tenant that pays in advance has left: paid, charged, estimated and reserved", "Needs the action `billing.budget.read`.",
+    ),
     "get_catalog_version": (
         "GET", "/api/v1/projects/{project_id}/catalog/{app_id}/versions/{catalog_version_id}", "project", "", "models.CatalogVersionDetail", None, None,
         (),
@@ -1327,6 +1365,11 @@ ROWS = {
         (),
         "Read the layer of exactly this place; `explain` shows the combined effect of all layers", "Needs the action `policy.read`.",
     ),
+    "get_project_quota": (
+        "GET", "/api/v1/projects/{project_id}/quotas", "project", "", "models.Quota", None, None,
+        (),
+        "Read the limits that the tenant set for the project", "Needs the action `billing.budget.read`.",
+    ),
     "get_project_webhook": (
         "GET", "/api/v1/projects/{project_id}/webhooks/{webhook_id}", "project", "", "models.Webhook", None, None,
         (
@@ -1511,6 +1554,11 @@ ROWS = {
         "GET", "/api/v1/tenants/{tenant_id}/policy", "tenant", "", "models.Policy", None, None,
         (),
         "Read the layer of exactly this place; `explain` shows the combined effect of all layers", "Needs the action `policy.read`.",
+    ),
+    "get_tenant_quota": (
+        "GET", "/api/v1/tenants/{tenant_id}/quotas", "tenant", "", "models.Quota", None, None,
+        (),
+        "Read the limits that the platform set for the tenant", "Needs the action `billing.budget.read`.",
     ),
     "get_tenant_signer_key_impact": (
         "GET", "/api/v1/tenants/{tenant_id}/signer-keys/{signer_key_id}/impact", "tenant", "", "models.SignerKeyImpact", None, None,
@@ -1836,6 +1884,14 @@ ROWS = {
         ),
         "List the operations of an instance, newest first, without read-only actions", "Needs the action `operation.read`.",
     ),
+    "list_payments": (
+        "GET", "/api/v1/tenants/{tenant_id}/payments", "tenant", "has_pages is_list", "models.PaymentPage", "models.Payment", None,
+        (
+            ("cursor", "str", "", "`next_cursor` of the previous page."),
+            ("limit", "int", "", "Maximum number of items on the page."),
+        ),
+        "List the payments and credits of a tenant", "Needs the action `billing.budget.read`.",
+    ),
     "list_platform_allocations": (
         "GET", "/api/v1/platform/allocations", "platform", "has_pages is_list", "models.OccupancyPage", "models.Occupancy", None,
         (
@@ -2041,6 +2097,14 @@ ROWS = {
         ),
         "Read the audit trail, newest first", "Needs the action `audit.read`.",
     ),
+    "list_project_budgets": (
+        "GET", "/api/v1/projects/{project_id}/budgets", "project", "has_pages is_list", "models.BudgetStandingPage", "models.BudgetStanding", None,
+        (
+            ("cursor", "str", "", "`next_cursor` of the previous page."),
+            ("limit", "int", "", "Maximum number of items on the page."),
+        ),
+        "List the budgets here, with what was spent in this month: booked, estimated and reserved", "Needs the action `billing.budget.read`.",
+    ),
     "list_project_catalog": (
         "GET", "/api/v1/projects/{project_id}/catalog", "project", "has_pages is_list", "models.CatalogEntryPage", "models.CatalogEntry", None,
         (
@@ -2083,7 +2147,7 @@ ROWS = {
         (
             ("cursor", "str", "", "`next_cursor` of the previous page."),
             ("limit", "int", "", "Maximum number of items on the page."),
-            ("kind", "str", "", "", ("charge", "correction")),
+            ("kind", "str", "", "", ("charge", "correction", "credit", "payment")),
             ("since", "datetime", "", "Only of hours that begin at this time or later."),
             ("until", "datetime", "", "Only of hours that begin before this time."),
         ),
@@ -2287,6 +2351,14 @@ ROWS = {
         ),
         "List who entered which tenant, when and why", "Needs the action `break_glass.read`.",
     ),
+    "list_tenant_budgets": (
+        "GET", "/api/v1/tenants/{tenant_id}/budgets", "tenant", "has_pages is_list", "models.BudgetStandingPage", "models.BudgetStanding", None,
+        (
+            ("cursor", "str", "", "`next_cursor` of the previous page."),
+            ("limit", "int", "", "Maximum number of items on the page."),
+        ),
+        "List the budgets here, with what was spent in this month: booked, estimated and reserved", "Needs the action `billing.budget.read`.",
+    ),
     "list_tenant_deliveries": (
         "GET", "/api/v1/tenants/{tenant_id}/deliveries", "tenant", "has_pages is_list", "models.DeliveryPage", "models.Delivery", None,
         (
@@ -2333,7 +2405,7 @@ ROWS = {
         (
             ("cursor", "str", "", "`next_cursor` of the previous page."),
             ("limit", "int", "", "Maximum number of items on the page."),
-            ("kind", "str", "", "", ("charge", "correction")),
+            ("kind", "str", "", "", ("charge", "correction", "credit", "payment")),
             ("since", "datetime", "", "Only of hours that begin at this time or later."),
             ("until", "datetime", "", "Only of hours that begin before this time."),
         ),
@@ -2949,15 +3021,30 @@ ROWS = {
         (),
         "Change a webhook's URL, event types or description, pause it, or resume it", "While it is paused nothing is sent, and events from that time are never delivered to it.\n\nNeeds the action `webhook.update`.",
     ),
+    "update_prepaid": (
+        "PUT", "/api/v1/tenants/{tenant_id}/balance", "platform", "takes_key", "models.Prepaid", None, "PutPrepaid",
+        (),
+        "Let a tenant pay in advance", "Its launches then reserve their price, and when its balance is used up its instances are stopped and its\nallocations released. Book a payment first: the balance must be positive.\n\nNeeds the action `billing.payment.create`.",
+    ),
     "update_project": (
         "PATCH", "/api/v1/projects/{project_id}", "project", "takes_key", "models.Project", None, "Rename",
         (),
         "Change a project's display name", "Needs the action `project.update`.",
     ),
+    "update_project_budget": (
+        "PUT", "/api/v1/projects/{project_id}/budgets", "project", "takes_key", "models.Budget", None, "PutBudget",
+        (),
+        "Set the budget of this tenant or project", "Each threshold fires once a month: `notify` sends an event, `block` also refuses new launches, `stop` also stops\nthe instances and releases the allocations. A project's budget is at most its tenant's.\n\nNeeds the action `billing.budget.update`.",
+    ),
     "update_project_policy": (
         "PUT", "/api/v1/projects/{project_id}/policy", "project", "takes_key", "models.Policy", None, "PutPolicy",
         (),
         "Replace all rules of this place's layer; they take effect with the next decision", "A layer can only narrow what the layers above it allow; one that allows more is refused.\n\nNeeds the action `policy.update`.",
+    ),
+    "update_project_quota": (
+        "PUT", "/api/v1/projects/{project_id}/quotas", "project", "takes_key", "models.Quota", None, "PutQuota",
+        (),
+        "Replace the limits of a project; the tenant's limits hold too, and nothing that runs is stopped", "Needs the action `billing.quota.update`.",
     ),
     "update_project_webhook": (
         "PATCH", "/api/v1/projects/{project_id}/webhooks/{webhook_id}", "project", "takes_key", "models.Webhook", None, "UpdateWebhook",
@@ -2989,10 +3076,20 @@ ROWS = {
         (),
         "Change an app's card: name, description, icon", "Needs the action `app.update`.",
     ),
+    "update_tenant_budget": (
+        "PUT", "/api/v1/tenants/{tenant_id}/budgets", "tenant", "takes_key", "models.Budget", None, "PutBudget",
+        (),
+        "Set the budget of this tenant or project", "Each threshold fires once a month: `notify` sends an event, `block` also refuses new launches, `stop` also stops\nthe instances and releases the allocations. A project's budget is at most its tenant's.\n\nNeeds the action `billing.budget.update`.",
+    ),
     "update_tenant_policy": (
         "PUT", "/api/v1/tenants/{tenant_id}/policy", "tenant", "takes_key", "models.Policy", None, "PutPolicy",
         (),
         "Replace all rules of this place's layer; they take effect with the next decision", "A layer can only narrow what the layers above it allow; one that allows more is refused.\n\nNeeds the action `policy.update`.",
+    ),
+    "update_tenant_quota": (
+        "PUT", "/api/v1/tenants/{tenant_id}/quotas", "platform", "takes_key", "models.Quota", None, "PutQuota",
+        (),
+        "Replace the limits of a tenant; they hold for its next launches, and nothing that runs is stopped", "Needs the action `billing.quota.update`.",
     ),
     "update_tenant_webhook": (
         "PATCH", "/api/v1/tenants/{tenant_id}/webhooks/{webhook_id}", "tenant", "takes_key", "models.Webhook", None, "UpdateWebhook",

@@ -447,6 +447,7 @@ class MutationSubjects:
             "CordonNode": {"reason": "the tests look at it"},
             "LabelNode": {"labels": {"rack": self._new("rack")}},
             "RejectNode": {"reason": "the tests refuse it"},
+            "ResolveLateUsage": {"reason": "the tests resolve it"},
             "RetireNode": {"reason": "the tests retire it"},
             "WriteOffNode": {"reason": "the tests give it up", "may_be_left": "nothing"},
             "CreateUser": {"email": f"{self._new('made')}@acme.example", "display_name": "Made"},

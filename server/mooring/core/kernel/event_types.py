@@ -83,6 +83,8 @@ class EventType(StrEnum):
     PAYMENT_BOOKED = "billing.payment.booked"
     BALANCE_LOW = "billing.balance.low"
     BALANCE_DEPLETED = "billing.balance.depleted"
+    LATE_USAGE_RECEIVED = "billing.late_usage.received"
+    LATE_USAGE_RESOLVED = "billing.late_usage.resolved"
     TASK_QUEUED = "nodes.task.queued"
     TASK_CANCELLING = "nodes.task.cancelling"
     TASK_FINISHED = "nodes.task.finished"
@@ -178,6 +180,9 @@ MEANING: Final[Mapping[EventType, str]] = {
     EventType.SKU_CHANGED: "A SKU was made, changed, re-priced, withdrawn or offered again; `data.change` says which.",
     EventType.CORRECTION_BOOKED: "An admin credited a project, or charged it, for a booked transaction; "
     "`data.micro` is the difference in 10⁻⁶ minor unit.",
+    EventType.LATE_USAGE_RECEIVED: "Usage came after the window and waits until somebody resolves it; `data.late` says "
+    "how many events of the batch.",
+    EventType.LATE_USAGE_RESOLVED: "Late usage was accepted, or rejected; `data.status` says which.",
     EventType.PRICE_SET: "A price was added to the list, or to a tenant's contract; `data.existing_from` says from "
     "when on running allocations are charged by it.",
     EventType.STATEMENT_CLOSING: "A month was frozen: nothing more counts in it, and a worker closes its statement.",

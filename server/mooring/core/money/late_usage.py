@@ -9,8 +9,9 @@ from datetime import datetime
 from decimal import Decimal
 from enum import StrEnum
 
-from mooring.core.kernel.decision import AuditRecord, Decision, DecisionContext, Insert, Update, Write
+from mooring.core.kernel.decision import AuditRecord, Decision, DecisionContext, EventRecord, Insert, Update, Write
 from mooring.core.kernel.errors import Code, Refusal
+from mooring.core.kernel.event_types import EventType
 from mooring.core.kernel.ids import Prefix
 from mooring.core.kernel.validation import reason as checked_reason
 from mooring.core.money.meter_event import MeteredInstance
@@ -94,8 +95,18 @@ def resolve_late_usage(
         reason=why,
         app_instance_id=late.instance_id,
     )
+    event = EventRecord(
+        EventType.LATE_USAGE_RESOLVED,
+        "late_usage",
+        late.id,
+        late.tenant_id,
+        late.project_id,
+        {"status": resolution.status.value, "unit": late.unit, "quantity": f"{late.quantity:f}"},
+        app_slug=known.instance.app_slug,
+        app_instance_id=late.instance_id,
+    )
     after = LateUsage(**{**asdict(late), **changed, "revision": late.revision + 1})
-    return Decision(after, writes, (), (audit,))
+    return Decision(after, writes, (event,), (audit,))
 
 
 def _record(context: DecisionContext, late: LateUsage, known: MeteredInstance) -> UsageRecord:

@@ -18,8 +18,18 @@ from decimal import Decimal
 from typing import Final, NamedTuple
 
 from mooring.core.catalog.operating_mode import ControlPlaneScope
-from mooring.core.kernel.decision import AuditRecord, Decision, DecisionContext, Insert, InsertMany, Row, Write
+from mooring.core.kernel.decision import (
+    AuditRecord,
+    Decision,
+    DecisionContext,
+    EventRecord,
+    Insert,
+    InsertMany,
+    Row,
+    Write,
+)
 from mooring.core.kernel.errors import Code, Refusal
+from mooring.core.kernel.event_types import EventType
 from mooring.core.kernel.ids import Prefix
 from mooring.core.kernel.validation import invalid
 from mooring.core.money.usage import METER_EVENT, billed_at, earliest_start
@@ -149,7 +159,13 @@ def accept_events(
     audit = AuditRecord(
         "usage.report", "meter_batch", result.batch_id, loaded.tenant_id, loaded.project_id, after=counts
     )
-    return Decision(result, tuple(writes), (), (audit,))
+    return Decision(result, tuple(writes), _received(loaded, result) if late else (), (audit,))
+
+
+def _received(loaded: BatchContext, result: BatchResult) -> tuple[EventRecord, ...]:
+    data = {"late": result.late}
+    place = (loaded.tenant_id, loaded.project_id)
+    return (EventRecord(EventType.LATE_USAGE_RECEIVED, "meter_batch", result.batch_id or "", *place, data),)
 
 
 def _with_component(loaded: BatchContext, event: MeterEvent) -> MeterEvent:
