@@ -35,6 +35,8 @@ LAWS: Final[tuple[Law, ...]] = (
     *meter_reading.LAWS,
     *payment.LAWS,
 )
+if len({law.key for law in LAWS}) != len(LAWS):
+    raise ValueError("two laws have the same key")  # a proof goes on after the key of its last law
 HOURS_AT_ONCE: Final = 24
 LINES_AT_ONCE: Final = 20_000
 TENANT_LAWS: Final[tuple[Law, ...]] = ledger_law.LAWS
