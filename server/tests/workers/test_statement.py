@@ -142,8 +142,9 @@ async def test_a_booking_in_flight_is_waited_for_and_one_after_the_freeze_counts
         async with booking.transaction():
             await booking.execute(copied, "rtu_early", now)
             closing = asyncio.create_task(tick(site))
-            waits = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
-            await until(lambda: one(site, waits), what="the close that waits for the booking")
+            waits = """SELECT count(*) FROM pg_locks l JOIN pg_database d ON d.oid = l.database
+                        WHERE d.datname = current_database() AND l.locktype = 'advisory' AND NOT l.granted"""
+            await until(lambda: one(site, waits), 10, what="the close that waits for the booking")
         await closing
         await booking.execute(copied, "rtu_late", now)
     assert await one(site, "SELECT line_count FROM statement WHERE status = 'closed'") == await one(
