@@ -10,7 +10,7 @@ from mooring.gateways.signing.signatures import new_key_pair
 from server.tests.api.catalog.test_apps import REASON, AppPublisher, publisher
 from server.tests.conftest import World
 from server.tests.support.adapter_site import RUNTIME
-from server.tests.support.service_accounts import assertion
+from server.tests.support.service_accounts import AccountWithKey, assertion
 
 __all__ = ["publisher"]
 pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]
@@ -28,9 +28,13 @@ async def set_key(client: httpx.AsyncClient, public: bytes | None) -> httpx.Resp
 
 async def found(world: World, private: bytes, public: bytes) -> list[str]:
     """The accounts that an adapter with this key finds, in all tenants."""
+    return [each["service_account_id"] for each in await listed(world, private, public)]
+
+
+async def listed(world: World, private: bytes, public: bytes) -> list[dict[str, Any]]:
     signed = assertion("key:" + shown(public), "any", private, world.running.url + f"{RUNTIME}/accounts")
     answer = await world.client().post(f"{RUNTIME}/accounts", json={"assertion": signed})
-    return [each["service_account_id"] for each in answer.json()["accounts"]]
+    return list(answer.json()["accounts"])
 
 
 async def offered(publisher: AppPublisher, **changes: Any) -> None:
@@ -108,6 +112,24 @@ async def test_a_new_key_replaces_the_former_one_where_it_was_agreed_to(publishe
     assert await found(world, next_private, next_public) == [made["service_account_id"]]
     await set_key(world.admin, None)
     assert await found(world, next_private, next_public) == []
+
+
+async def test_it_acts_nowhere_but_in_the_project_that_agreed(publisher: AppPublisher) -> None:
+    world = publisher.world
+    private, public = new_key_pair()
+    await set_key(world.admin, public)
+    await offered(publisher)
+    made = await entitled(publisher)
+    stranger = await world.tenant("rival")
+    other = await world.project(stranger, "theirs")
+    (each,) = await listed(world, private, public)
+    assert (each["project_id"], each["apps"]) == (publisher.project_id, [publisher.app["slug"]])
+    token = await AccountWithKey(made["service_account_id"], each["key_id"], private).token(world.client())
+    adapter = world.client(token)
+    assert (await adapter.post(f"{RUNTIME}/claims", json={"holder": "one"})).status_code == 200
+    for project_id, status in ((other, 404), (publisher.project_id, 403)):
+        answer = await adapter.get(f"/api/v1/projects/{project_id}/allocations")
+        assert answer.status_code == status, "another tenant is out of sight, and what was not agreed is refused"
 
 
 async def test_only_the_platform_sets_the_key(publisher: AppPublisher) -> None:
