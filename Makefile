@@ -16,7 +16,7 @@ help:
 	@echo "make test-core    run the tests of the core, which need no database"
 	@echo "make soak         run the tests that have a long form in it, with a random seed"
 	@echo "make check        run every linter"
-	@echo "make format       let ruff put the code in order"
+	@echo "make format       let ruff and biome put the code in order"
 	@echo "make bench        run the benchmarks"
 	@echo "make generate     write the OpenAPI document, the SDK's table, generated docs"
 	@echo "make console      build the web console again, if it could not be built before"
@@ -57,6 +57,7 @@ check: set-up
 format: set-up
 	@.venv/bin/ruff format .
 	@.venv/bin/ruff check --fix .
+	@cd console && node_modules/.bin/biome check --write --log-level=warn .
 
 bench: set-up
 	@.venv/bin/python -m bench $(ARGS)

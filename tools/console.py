@@ -107,7 +107,7 @@ def check() -> int:
         if not _run(node, [program, generator, str(OPENAPI), "-o", str(TYPES), "--default-non-nullable", "false"]):
             return 1
     tsc = [program, str(MODULES / "typescript" / "bin" / "tsc"), "--noEmit"]
-    biome = [program, str(MODULES / "@biomejs" / "biome" / "bin" / "biome"), "ci", "."]
+    biome = [program, str(MODULES / "@biomejs" / "biome" / "bin" / "biome"), "ci", "--colors=off", "."]
     return 0 if all([_run(node, tsc), _run(node, biome)]) else 1
 
 

@@ -56,7 +56,10 @@ export function Catalog() {
         </label>
       </div>
       {isLoaded && !project ? (
-        <Empty title="There is no project yet" command="mooring projects create --slug research --display-name Research">
+        <Empty
+          title="There is no project yet"
+          command="mooring projects create --slug research --display-name Research"
+        >
           An app runs in a project; an admin of the tenant creates one.
         </Empty>
       ) : entries.error ? (

@@ -145,7 +145,7 @@ def test_a_viewer_sees_the_project_and_why_a_button_cannot_be_used(console: Cons
     expect(stop).to_have_accessible_description(re.compile("you need instance.delete"))
     stop.click(force=True)
     expect(page.get_by_role("dialog")).to_have_count(0)
-    trial.mooring("users", "sign-out", VIEWER, "--yes")  # the session ends elsewhere: to the sign-in, and back
+    trial.mooring("users", "sign-out", VIEWER)  # the session ends elsewhere: to the sign-in, and back
     expect(page).to_have_url(re.compile("/console/sign-in"))
     console.sign_in(PASSWORD, email=VIEWER)
     expect(page.get_by_role("heading", name="private")).to_be_visible()
