@@ -27,7 +27,8 @@ from server.tests.support import adapter_requests
 from server.tests.support.agents import MachineKeys, new_token
 from server.tests.support.denials import record_every_denial
 from server.tests.support.root_key import ROOT_KEY
-from server.tests.support.route_requests import Home, body_of, fresh_name
+from server.tests.support.route_bodies import body_of
+from server.tests.support.route_requests import Home, fresh_name
 from server.tests.support.service_accounts import AccountWithKey, assertion, make_account
 from tests.support.rows import every_row
 

@@ -23,7 +23,8 @@ from server.tests.conftest import World, running_platform
 from server.tests.support.endpoint_rows import a_visit, an_endpoint
 from server.tests.support.lifecycle_rows import CLOCK, HOMES, ProjectRows, refused_by
 from server.tests.support.root_key import ROOT_KEY
-from server.tests.support.route_requests import MAKERS, Home, body_of, fresh_name
+from server.tests.support.route_bodies import body_of
+from server.tests.support.route_requests import MAKERS, Home, fresh_name
 from server.tests.support.service_accounts import make_account
 from server.tests.support.task_rows import every_row
 from server.tests.support.tenant_rows import (
