@@ -125,11 +125,6 @@ class SpendingSnapshot:
     prepaid: PrepaidAccount | None = None
     hold_seconds: int = HOUR_SECONDS
 
-    @property
-    def guard(self) -> Update:
-        """All requests of a tenant with limits change this row, so that two cannot both take what is left."""
-        return Update("spending_guard", self.tenant_id, self.figures.guard_revision, {})
-
 
 @dataclass(frozen=True, slots=True)
 class SpendRequest:
@@ -202,7 +197,12 @@ def reserve(
         return ()
     for refusal in spending_refusals(spending, request):
         raise refusal
-    return spending.guard, *holds(spending, request, allocation_ids)
+    return guard_of(spending), *holds(spending, request, allocation_ids)
+
+
+def guard_of(spending: SpendingSnapshot) -> Update:
+    """All requests of a tenant with limits change this row, so that two cannot both take what is left."""
+    return Update("spending_guard", spending.tenant_id, spending.figures.guard_revision, {})
 
 
 def holds(spending: SpendingSnapshot, request: SpendRequest, allocation_ids: Sequence[str]) -> tuple[Insert, ...]:

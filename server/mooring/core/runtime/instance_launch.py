@@ -19,6 +19,7 @@ from mooring.core.fleet.allocation_group import AllocationGroupRequest, create_g
 from mooring.core.kernel.decision import Decision, DecisionContext
 from mooring.core.kernel.form_schema import hidden_places
 from mooring.core.kernel.ids import Prefix
+from mooring.core.pricing.spending import guard_of
 from mooring.core.runtime.instance import INSTANCE, Instance, VersionPin
 from mooring.core.runtime.instance_transitions import new_instance, new_member, new_operation, together
 from mooring.core.runtime.launch import (
@@ -108,8 +109,9 @@ def create_instance(
     )
     members = tuple(replace(each, last_operation_id=operation.id) for each in assigned.members)
     # The request for capacity brings the guard of spending; without one, the count of instances needs it as well.
-    guarded = launch.spending is not None and not evaluation.is_new_capacity
-    counted: Decision[None] = Decision(None, (launch.spending.guard,) if launch.spending and guarded else ())
+    counted: Decision[None] = Decision(None)
+    if launch.spending is not None and not evaluation.is_new_capacity:
+        counted = Decision(None, (guard_of(launch.spending),))
     return together(
         LaunchedInstance(instance, members, operation),
         counted,

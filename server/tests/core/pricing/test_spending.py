@@ -34,6 +34,7 @@ from mooring.core.pricing.spending import (
     RunningClock,
     SpendingSnapshot,
     SpendRequest,
+    guard_of,
     limits_of,
     reserve,
     spending_refusals,
@@ -132,7 +133,7 @@ def test_every_hold_ends_with_the_clock_of_its_allocation() -> None:
 def test_a_request_reserves_only_what_is_available_before_it() -> None:
     limited = snapshot(prepaid=account(), paid={"EUR": 2500 * MICRO})
     guard, *rows = reserve(limited, PAIR, ["alc_1", "alc_2"])
-    assert guard == limited.guard
+    assert guard == guard_of(limited)
     assert [(each.row["amount_minor"], each.row["available_minor"]) for each in rows] == [(1000, 2500), (1000, 1500)]  # type: ignore[union-attr]
     assert reserve(None, PAIR, ["alc_1"]) == ()
     with pytest.raises(Refusal):
