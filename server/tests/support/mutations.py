@@ -157,7 +157,7 @@ class MutationSubjects:
         body = None
         if route.body is not None:
             of_money = route.body.__name__ in MONEY_BODIES
-            body = await (self._money(route.body.__name__) if of_money else self._body(route))
+            body = await (self._money(route, route.body.__name__) if of_money else self._body(route))
         if route.verb == "replay_dead":
             await self._dead_letter(route.scope)
         if route.name == "prepare_task_signing_key":  # so that each of them replaces one
@@ -399,12 +399,17 @@ class MutationSubjects:
             return statement_id
         raise LookupError(f"{route.key}: say here how a {name} is made")
 
-    async def _money(self, kind: str) -> dict[str, Any]:
+    async def _money(self, route: Route, kind: str) -> dict[str, Any]:
         """A limit, or a payment; who is to pay in advance has paid before."""
         paid = MONEY_BODIES["CreatePayment"] | {"reference": self._new("receipt")}
         if kind == "PutPrepaid":
             await self._post(f"/api/v1/tenants/{self.tenant.id}/payments", paid, token=self.admin_token)
-        return paid if kind == "CreatePayment" else MONEY_BODIES[kind]
+        if kind == "CreatePayment":
+            return paid
+        path = route.path.format(tenant_id=self.tenant.id, project_id=self.project_id)
+        async with WireClient(self._url, self._token_of(route.scope)) as holder:  # so that each run changes a row
+            (await holder.call("PUT", path, MONEY_BODIES[kind])).expect(200)
+        return MONEY_BODIES[kind]
 
     async def _body(self, route: Route) -> dict[str, Any]:
         """A body of the type that the route takes."""
