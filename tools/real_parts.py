@@ -45,6 +45,7 @@ PARTS = (
     RealPart("new adapters", "tests/e2e", LANGUAGES),
     RealPart("the catalog's registry", "tests/e2e", ("docker-registry",)),
     RealPart("apps", "tests/e2e", CONTAINERS),
+    RealPart("a second book-keeper", "cli/tests", ("beancount",)),
     RealPart("slurm", "adapters/slurm/tests", SLURM),
     RealPart("a cluster", "tests/e2e", (*SLURM, "nftables")),
     RealPart("cloud-init", "adapters/workload/tests", ()),  # its tests unpack Debian's packages, and install nothing
