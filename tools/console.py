@@ -63,7 +63,7 @@ def find_node() -> Path:
 
 
 def install(node: Path) -> None:
-    """The locked packages, if they are not there."""
+    """Install the locked packages, if they are not installed yet."""
     wanted = hashlib.sha256(LOCK.read_bytes()).hexdigest()
     if MODULES_STAMP.exists() and MODULES_STAMP.read_text(encoding="ascii") == wanted:
         return
@@ -96,7 +96,7 @@ def build(stamp: str) -> None:
 
 
 def check() -> int:
-    """Types and style; the types of the API come from the OpenAPI document."""
+    """Check types and style of the console; missing or outdated API types are first generated from OpenAPI."""
     if not MODULES_STAMP.exists():
         print("the packages of the console are not installed; `make console` does it")
         return 1

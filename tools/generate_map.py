@@ -40,9 +40,9 @@ Where every change of state is made: the verbs that write, and what the platform
 to right, as a request passes through the layers: the route that takes it, the command that loads and applies, the pure
 function that decides, and the tables in which the decision is written (by `storage/kernel/unit_of_work.py`, in one
 statement). Paths are below `server/mooring/`; those that begin with `sdk/` or `agent/` are below the root of the
-repository. A name after the colon is the function. Where nothing has to be decided, the fourth column shows the SQL
-that does it, and the fifth the tables that this SQL writes. What a command reads is in `storage/<wing>/`, usually under
-the same file name.
+repository. A name after the colon is the function. Where no function of the core decides, the fourth column shows what
+the command calls in the storage, and the fifth the tables that its SQL writes; a dash says that only an event and
+an audit row are written, or nothing. What a command reads is in `storage/<wing>/`, usually under the same file name.
 """
 FIRST = """## Where to look first
 
@@ -56,20 +56,22 @@ QUESTIONS = (
     ),
     (
         "Where is the SQL of a claim?",
-        "adapters claim instances: `storage/runtime/claim.py:_claim`",
+        "adapters claim instances: `storage/runtime/claim.py:CLAIM`",
         "agents claim tasks: `storage/fleet/task_claim.py:CLAIM`",
-        "allocations claim slots, as a decision like any other: `core/fleet/slot.py:claim_slots`",
+        "slots have none of their own: `core/fleet/slot.py:claim_slots` decides, and the unit of work writes",
     ),
     (
         "What runs when a node goes silent?",
-        "`workers/nodes.py:NodeWatch.tick` marks it: `commands/fleet/node.py:mark_silent`",
+        "`workers/nodes.py:NodeWatch.tick` calls `commands/fleet/node.py:mark_silent`; "
+        "`core/fleet/node.py:mark_unreachable` decides",
         "then the reconcilers note it on what runs there: `core/fleet/allocation_reconcile.py:reconcile`, "
         "`core/runtime/instance_reconcile.py:reconcile`",
     ),
     (
         "Which file verifies a receipt?",
         "on arrival, with the signature: `commands/fleet/task_report.py:TaskReportHandler._receipt`",
-        "its form and its place in the chain: `core/fleet/receipt.py:read_body`, `core/fleet/receipt.py:check_place`",
+        "its form, subject and place in the chain: `core/fleet/receipt.py:read_body`, "
+        "`core/fleet/receipt.py:check_subject`, `core/fleet/receipt.py:check_place`",
         "offline: `sdk/mooring_sdk/receipts.py:verify_bundle`",
     ),
     (
@@ -80,6 +82,15 @@ QUESTIONS = (
         "Where is a node chosen for an allocation?",
         "`core/fleet/placement.py:PlacementBoard.place`",
         "the result is written by `core/fleet/allocation_reconcile.py:place_allocations`",
+    ),
+    (
+        "Where is an hour priced, and where is it booked?",
+        "what it costs: `core/money/charge.py:target_lines`, with `core/pricing/rating.py:amount`",
+        "booked: `core/money/ledger.py:book`, by `commands/money/charge.py:settle`",
+    ),
+    (
+        "Which file serves the web console?",
+        "`api/console.py:serve`; its sources are [at the root](../console/README.md)",
     ),
     (
         "Who may do what?",

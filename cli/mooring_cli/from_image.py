@@ -58,15 +58,11 @@ WIDTH = max(map(len, STEPS))
 @click.option("--open", "opens", is_flag=True, help="Open its page in a browser.")
 @click.option("-y", "--yes", is_flag=True, help="Agree to what its operator account may do without being asked.")
 def from_image(*, reference: str, until: str, only: tuple[str, ...], **given: Any) -> int | None:
-    """Make an app of an image and launch it: manifest, lint, push, publish, entitle, launch.
+    """Create an app from an image and launch it: manifest, lint, push, publish, entitle, launch.
 
-    IMAGE is a directory with an OCI layout, an image of podman, or REGISTRY/NAME:TAG. Run it again at any time: it
-    continues where it stopped. --until stops after a step, --only does one alone. The manifest is yours to change; it
-    is only written if it is missing. A changed image becomes a new version.
-
-    \b
-    mooring apps from-image localhost/welcome --open
-    mooring apps from-image ./layout --slug welcome --until manifest
+    IMAGE is a directory with an OCI layout, a podman image, or REGISTRY/NAME:TAG. Run the command again at any time: it
+    continues where it stopped. --until stops after a step, --only runs just the given steps. The manifest is yours to
+    edit: after it is written, only its digest and version change. A changed image becomes a new version.
     """
     steps = [each for each in STEPS[: STEPS.index(until) + 1] if not only or each in only]
     work = ImageApp(current(), reference, given)

@@ -105,12 +105,12 @@ class Invocation:
 
     @property
     def tenant(self) -> str | None:
-        """The default tenant."""
+        """The default tenant: MOORING_TENANT or, without it, the tenant of the current context."""
         return self.environment.get("MOORING_TENANT") or self.context.tenant
 
     @property
     def project(self) -> str | None:
-        """The default project."""
+        """The default project: MOORING_PROJECT or, without it, the project of the current context."""
         return self.environment.get("MOORING_PROJECT") or self.context.project
 
     @property

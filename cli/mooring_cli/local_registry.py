@@ -33,7 +33,7 @@ class LocalRegistry:
         self._url = ""
 
     def settings(self) -> dict[str, str]:
-        """The settings that tell the server of this registry; none if there is no such program, or another registry."""
+        """The settings that point the server to this registry; empty if it is not installed, or another one is set."""
         if self._program is None:
             return {}
         self._state.mkdir(mode=0o711, parents=True, exist_ok=True)

@@ -549,7 +549,7 @@ class BrowserSession(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class Budget(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """A budget of a month."""
+    """A monthly budget."""
 
     id: str
     tenant_id: str
@@ -564,7 +564,7 @@ class Budget(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class BudgetStanding(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """A budget of a month, and what was spent in the current one; amounts in minor units, rounded up."""
+    """A monthly budget, and what was spent in the current month; amounts in minor units, rounded up."""
 
     id: str
     tenant_id: str

@@ -283,7 +283,7 @@ async def _flushing(flush: _Flush, seconds: float, what: str) -> AsyncIterator[N
         try:
             await flush(last=last)
         except (Refusal, asyncpg.PostgresError, TimeoutError) as error:
-            log.warning("cannot persist %s; retrying: %s", what, error)
+            log.warning("cannot persist %s; %s: %s", what, "dropping them at shutdown" if last else "retrying", error)
 
     async def run() -> None:
         while True:

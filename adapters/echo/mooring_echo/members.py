@@ -134,7 +134,7 @@ def update_peers(member: Member, members: Sequence[Member]) -> RunTask:
 
 
 def cordon(member: Member) -> RunTask:
-    """Let it refuse new work."""
+    """Write the file that makes the member refuse new work."""
     written = [{"path": f"{directory_of(member)}/cordon", "mode": "0644", "content": "on\n"}]
     return RunTask(
         step=f"cordon/{member.id}", member_id=member.id, type="files.write", arguments={"files": written}, attempts=3

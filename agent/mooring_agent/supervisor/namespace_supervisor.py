@@ -24,7 +24,7 @@ _TITLE: Final = "mooring-supervisor"
 
 
 class NamespaceSupervisorOptions(NamedTuple):
-    """Descriptors that the owner spawner opened, and whose programs these are."""
+    """Descriptors that the owner spawner opened, the owner's label, and the disk space that logs must leave free."""
 
     listener: int  # a listening SOCK_SEQPACKET unix socket
     state: int  # the directory of records and logs

@@ -95,7 +95,7 @@ def masked_part(mask: SecretMask, part: LogPart, wide: LogPart | None) -> LogPar
 
 
 def _places(wide: LogPart, part: LogPart) -> list[int]:
-    """Where the part may begin within `wide`; of a log without headers there is one place."""
+    """The offsets in `wide.content` at which the part may begin; a log without headers has only one."""
     exact = part.offset - wide.offset
     if wide.content.startswith(part.content, exact) and part.next_offset - part.offset == len(part.content):
         return [exact]

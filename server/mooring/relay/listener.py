@@ -280,7 +280,7 @@ async def _finish(recorder: ExecRecorder, visit: Visit) -> None:
     try:
         await recorder.close()
     except Refusal as refusal:
-        log.warning("cannot store the end of the recording of visit %s: %s", visit.id, refusal.detail)
+        log.warning("cannot finish the recording of visit %s; its end may be missing: %s", visit.id, refusal.detail)
 
 
 async def _read_end(served: ServedConnection) -> None:

@@ -106,7 +106,7 @@ async def test_what_is_booked_after_the_close_counts_in_the_month_of_its_booking
     ahead = await month_is_charged(site, active)
     await tick(site)
     before = await one(site, "SELECT amount FROM statement WHERE status = 'closed'")
-    # The request was made in an hour that is charged already; it came into the log after the month was closed.
+    # The release is requested in an hour that was already charged, and is logged after the month was closed.
     site.later(timedelta(0))
     await site.post(f"/allocations/{stands['id']}/release")
     site.later(ahead)

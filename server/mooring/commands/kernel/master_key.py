@@ -28,7 +28,7 @@ async def rotate_master_key(url: str, path: Path) -> int:
 
 
 async def rewrap_secrets(url: str, source: KeySource) -> int:
-    """Rewrap every secret with the current key of a source that Mooring does not write: the operator added it there."""
+    """Rewrap every secret with the current key of an external key source, to which the operator added that key."""
     box, wrapped = SecretBox(source), 0
     while done := await rewrap_batch(url, box.current_key_id, box.rewrap, BATCH):
         wrapped += done

@@ -106,7 +106,11 @@ async def _end(services: Services, end: MoneyEnd) -> int:
         try:
             decision = stop_unpaid(context, current, bounds_of(services), end.cause)
         except Refusal as refusal:
-            log.warning("could not stop the unpaid instance %s; retrying: %s", current.instance.id, refusal.detail)
+            log.warning(
+                "could not stop instance %s, whose budget or balance is used up; retrying: %s",
+                current.instance.id,
+                refusal.detail,
+            )
             continue
         taken += await _applied(services, context, decision)
     for allocation in await forced_release.idle(database, *place, ENDED_AT_ONCE):

@@ -55,7 +55,7 @@ async def _close(services: Services, statement: Statement, charged: Charged | No
 
 
 async def _finish(services: Services, statement: Statement) -> None:
-    """Close a frozen statement. The one before it is closed first, by this worker or by another."""
+    """Close a frozen statement; does nothing while the one before it is not closed, whose digest this one contains."""
     earlier = await statements.before(services.database, statement)
     if earlier is not None and earlier.status != StatementState.CLOSED:
         return

@@ -185,7 +185,7 @@ async def _group(
 
 
 async def _for_launching(services: Services, acting: Acting, facts: LaunchSnapshot, planning: bool) -> LaunchSnapshot:
-    """The facts with what only launching and upgrading need: circuit, account, SKUs and estimate."""
+    """Add what only launches and upgrades need: circuit breaker, estimate, SKUs, and when the adapter was last seen."""
     database, version = services.database, facts.version
     circuit = None
     if version is not None:

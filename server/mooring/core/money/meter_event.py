@@ -83,7 +83,7 @@ class MeteredInstance:
     """An instance, and what its usage is checked against."""
 
     instance: Instance
-    units: Mapping[str, bool]  # of the pinned manifest: whether the allocation covers it
+    units: Mapping[str, bool]  # unit of the pinned manifest → whether the allocation covers it
     components: frozenset[str] = frozenset()
     members: Mapping[str, str] = field(default_factory=dict)  # id → component, of the named members
     projects: frozenset[str] = frozenset()  # those of the named projects that are, or were, attached

@@ -79,7 +79,7 @@ class RequestSpan:
 
 
 class OtlpTracing:
-    """Makes spans and sends them."""
+    """Creates OpenTelemetry spans and exports them over OTLP/HTTP in the background."""
 
     def __init__(self, endpoint: str | None) -> None:
         """`endpoint` is the collector's URL; None means that OpenTelemetry's own variables configure it."""

@@ -95,7 +95,7 @@ async def groups(database: Database, acting: Acting, artifact: Artifact, project
 
 
 async def names(database: Database, acting: Acting, artifact: Artifact, project_id: str | None) -> HeldNames:
-    """The instances that hold the digest and their members; nothing for the platform."""
+    """The instances that hold the digest, and their members; empty for the platform, which sees only counts."""
     if acting.tenant_id is None:
         return HeldNames([], [])
     instances = await database.fetch(acting, INSTANCES, artifact.digest, acting.tenant_id, project_id, NAMED_MAX)

@@ -69,7 +69,7 @@ def open_document(stored: Mapping[str, Any], purpose: str, tenant_id: object, id
 
 
 def seal_body(cipher: DocumentCipher | None, body: bytes, bound: str) -> bytes:
-    """An answer that may contain a secret, as it is stored under its idempotency key."""
+    """Encrypt a response body, which may contain a secret, to store it under its idempotency key."""
     return body if cipher is None or not body else SEALED_BODY + f"{cipher.key_id}:".encode() + cipher.seal(body, bound)
 
 

@@ -38,7 +38,7 @@ async def pay(site: AllocationSite, minor: int, reference: str, status: int = 20
 
 
 async def prepaid(site: AllocationSite, minor: int) -> None:
-    """The tenant pays in advance, and has paid so much."""
+    """Make the tenant prepaid, with a first payment of `minor`."""
     await pay(site, minor, "first")
     path = f"/api/v1/tenants/{site.tenant.id}/balance"
     await put(site.world.admin, path, currency="EUR", low_minor=200)

@@ -13,6 +13,7 @@ from mooring.core.kernel.permissions import (
     OPERATOR_CEILING,
     PUBLISH,
     PUBLISHER_KEYS,
+    PUBLISHING,
     ROLE_ACTIONS,
     ROLE_SCOPE,
     SELF_ACTIONS,
@@ -247,7 +248,13 @@ def test_what_counts_somewhere_was_given_for_there(held: list[RoleBinding]) -> N
     platform_keys = {key for each in held if each.scope is Scope.PLATFORM for key in each.actions}
 
     assert whole.at(PLACES["own project"]) == tenant_keys | project_keys
-    assert whole.at(PLACES["own tenant"]) - {"tenant.read"} == tenant_keys - {"tenant.read"}
+    published = {
+        key
+        for each in held
+        if each.scope is Scope.PROJECT and PUBLISH in whole.projects[str(each.project_id)]
+        for key in whole.projects[str(each.project_id)] & PUBLISHING
+    }
+    assert whole.at(PLACES["own tenant"]) - {"tenant.read"} == (tenant_keys | published) - {"tenant.read"}
     assert whole.at(PLACES["platform"]) == whole.at(PLACES["foreign tenant, platform too"]) == platform_keys
     assert whole.at(PLACES["foreign project, platform too"]) == platform_keys
     for foreign in ("foreign tenant", "foreign project", "own project under a foreign tenant"):

@@ -81,7 +81,7 @@ SEEDS: Final[dict[str, tuple[tuple[LogStep, ...], Sequence[MeteredUsage], list[L
         [Line("gpu_second", 3590, 3590 * SECOND), Line("job_hour", Fraction(1, 2), 0, 1800 * 10**6)],
         [Line("gpu_second", 3600, 3600 * SECOND)],
     ),
-    # 12,345 tokens at 200 micro: 2,469,000 that they would have cost; the GPU that made them is paid for.
+    # 12,345 tokens at 200 micro would cost 2,469,000; the GPU that made them is paid for, so they cost nothing.
     "a token of an inference app in a paid allocation": (
         RUNS,
         [reported("token_out", "12345", Billing.COVERED)],

@@ -32,7 +32,7 @@ class ThresholdBody(Strict):
 
 
 class PutBudget(Strict):
-    """A budget of a month, with its thresholds."""
+    """A monthly budget with its thresholds."""
 
     currency: Currency
     minor_per_month: Minor
@@ -47,7 +47,7 @@ class ThresholdView(Shown):
 
 
 class BudgetView(Shown):
-    """A budget of a month."""
+    """A monthly budget."""
 
     id: str
     tenant_id: str
@@ -62,7 +62,7 @@ class BudgetView(Shown):
 
 
 class BudgetStandingView(BudgetView):
-    """A budget of a month, and what was spent in the current one; amounts in minor units, rounded up."""
+    """A monthly budget, and what was spent in the current month; amounts in minor units, rounded up."""
 
     measured_minor: Annotated[int, Meta(description="What is booked in the ledger.")]
     estimated_minor: Annotated[int, Meta(description="What running clocks show since the last booked hour.")]

@@ -6,7 +6,7 @@ from mooring.core.pricing.meter import Billing, Meter, MeterStatus
 
 
 class PutMeter(Strict):
-    """How the unit is billed from now on; what is stored already keeps how it was billed."""
+    """How the unit is billed from now on; usage that is already stored keeps its billing."""
 
     billing: Billing
     status: MeterStatus = MeterStatus.ENABLED
