@@ -3,8 +3,8 @@
 If a registry is available, it continues: an image is built, pushed, signed and promoted until a project may launch it
 as an app, and a policy refuses it with an explanation (`demo_catalog`). Then this machine becomes a node: an
 allocation is placed on it, programs run in its sandbox, and a receipt proves that nothing is left (`demo_nodes`).
-Finally apps are launched, scaled, stopped and proven gone (`demo_apps`); one of them is a cluster of real Slurm
-(`demo_slurm`).
+Then apps are launched, scaled, stopped and proven gone (`demo_apps`); one of them is a cluster of real Slurm
+(`demo_slurm`). At last it shows what all of it cost, and proves the ledger (`demo_money`).
 
 It starts `mooring up` with its own database in a temporary directory and on a free port, so that it changes nothing
 else and can be run any number of times. All its requests carry one correlation id, by which it finds its own entries
@@ -40,6 +40,7 @@ from mooring_agent.hosts.namespace.destroy import unmount_below
 from mooring_sdk import Client, ClientSettings, MooringError, ServiceAccountCredentials, errors, models
 from tools.demo_apps import DemoContext, containers_are_missing, show_apps, show_jupyter
 from tools.demo_catalog import TenantCatalog, show_catalog
+from tools.demo_money import show_money
 from tools.demo_nodes import TenantProject, nodes_are_missing, offer, remains, show_nodes, show_the_node
 from tools.demo_output import DemoFailed, heading, show_fact, undisturbed
 from tools.demo_registry import RegistryFailed, registry_program, running_registry
@@ -280,6 +281,7 @@ def show(place: Started, setup: DemoSetup, began: float) -> None:
         work = TenantProject(client, project, setup.directory)
         with registry(place, setup, admin) as there_is_one:
             if there_is_one:
+                allow_the_image_adapter(place, admin)
                 show_catalog(TenantCatalog(client, tenant.id, project))
             show_the_nodes(setup, work)
             stage = DemoContext(place.url, admin, token, work)
@@ -289,6 +291,15 @@ def show(place: Started, setup: DemoSetup, began: float) -> None:
                     show_jupyter(stage)
             if setup.slurm:
                 show_the_cluster(setup, stage)
+            if not setup.no_node_because:
+                show_money(stage)
+
+
+def allow_the_image_adapter(place: Started, admin: str) -> None:
+    """Give the platform's adapter for images its key; it gets into a project when an admin there agrees."""
+    public = Ed25519PrivateKey.generate().public_key().public_bytes(Encoding.Raw, PublicFormat.Raw)
+    with Client(place.url, token=admin) as client:
+        client.set_workload_adapter_key(public_key=base64.b64encode(public).decode())
 
 
 def show_the_machine(place: Started, setup: DemoSetup, admin: str) -> None:

@@ -98,10 +98,11 @@ def offer(admin: Client) -> None:
         gpu_model="simulated",
         regions=[REGION],
         allowed_gpu_counts=[1, 2, 4, 8],
-        price_minor_per_gpu_hour=0,
+        price_minor_per_gpu_hour=250,
         currency="EUR",
     )
-    show_fact("offered as", f"{sku.slug}: {', '.join(map(str, sku.allowed_gpu_counts))} GPUs, free of charge")
+    price = f"{sku.price_minor_per_gpu_hour / 100:.2f} {sku.currency} per GPU-hour"
+    show_fact("offered as", f"{sku.slug}: {', '.join(map(str, sku.allowed_gpu_counts))} GPUs, {price}")
 
 
 @contextmanager

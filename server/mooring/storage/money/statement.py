@@ -97,7 +97,7 @@ SELECT b.tenant_id, b.currency, b.period, sum(b.lines) AS lines, sum(b.entries) 
 LAWS: Final = (
     Law(
         "statement_lines_are_the_entries",
-        "The lines of each month add up to what the ledger's entries of that month say the tenant owes.",
+        "the lines of each month add up to what the ledger's entries of that month say the tenant owes",
         f"SELECT count(*) FROM ({_BOOKED}) b",
         f"""SELECT format('%s, %s %s: the lines add up to %s, the entries to %s', b.tenant_id, b.period, b.currency,
                           b.lines, b.entries)
@@ -105,7 +105,7 @@ LAWS: Final = (
     ),
     Law(
         "line_counts_with_its_transaction",
-        "Each charged line counts in the month of its transaction.",
+        "each charged line counts in the month of its transaction",
         "SELECT count(*) FROM rated_usage WHERE transaction_id IS NOT NULL",
         """SELECT format('%s counts in %s, its transaction %s in %s', r.id, r.period, t.id, t.period)
              FROM rated_usage r JOIN ledger_transaction t ON t.id = r.transaction_id
@@ -113,7 +113,7 @@ LAWS: Final = (
     ),
     Law(
         "closed_statement_has_its_lines",
-        "The totals and the digest over the lines of each closed statement are those of its lines.",
+        "the totals and the digest over the lines of each closed statement are those of its lines",
         "SELECT count(*) FROM statement WHERE status = 'closed'",
         f"""SELECT format('%s: it says %s lines, %s and %s; its lines are %s, %s and %s', s.id, s.line_count, s.amount,
                           s.lines_digest, l.line_count, l.amount, l.lines_digest)
@@ -124,7 +124,7 @@ LAWS: Final = (
     ),
     Law(
         "statement_chain",
-        "The digest of each closed statement is over its totals and the digest of the closed one before it.",
+        "the digest of each closed statement is over its totals and the digest of the closed one before it",
         "SELECT count(*) FROM statement WHERE status = 'closed'",
         """SELECT format('%s of %s does not follow %s', c.id, c.period, coalesce(c.before, 'nothing'))
              FROM (SELECT s.*, lag(s.id) OVER chain AS before, lag(s.digest) OVER chain AS before_digest
