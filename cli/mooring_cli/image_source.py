@@ -129,7 +129,10 @@ def _of_layout(directory: Path, architecture: str, name: str | None = None) -> O
 def _blob(directory: Path, digest: str) -> Path:
     if not DIGEST.fullmatch(digest):
         raise ImageRefused(f"{ascii(digest)[:100]} is not a sha256 digest")
-    return directory / "blobs" / "sha256" / digest.partition(":")[2]
+    path = directory / "blobs" / "sha256" / digest.partition(":")[2]
+    if not path.resolve().is_relative_to(directory.resolve()):
+        raise ImageRefused(f"the blob {digest} is a link to a file outside of the layout")
+    return path
 
 
 def _bounded(path: Path, bytes_max: int) -> bytes:

@@ -31,6 +31,7 @@ TUTORIALS = TOP / "docs" / "tutorials"
 WALKED = ("launch-an-app.md", "slurm-cluster.md", "first-node.md")
 BARE = "bare-platform.md"
 NOT_WALKED = {
+    "image-of-your-own.md": "It builds an image of the reader's own. `tests/e2e/test_from_image.py` plays its story.",
     "publish-an-app.md": "A reader fills in ids, a token and an image of their own, and the page is of a registry with "
     "tokens. `tests/e2e/test_catalog_walk.py` plays its story with that registry.",
     "write-an-adapter.md": "It has files to write, and installs packages. `adapters/kit/tests/test_tutorial.py` plays "

@@ -27,6 +27,7 @@ _LABEL: Final = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]*)="((?:[^"\\]|\\.)*)"')
 _ESCAPES: Final = {"\\\\": "\\", '\\"': '"', "\\n": "\n"}
 
 log = logging.getLogger("mooring.adapter.metering")
+CLOCK_SKEW_SECONDS_MAX: Final = 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +80,11 @@ def _readings(member: Member, source: Mapping[str, Any], look: Task, index: int)
     started = [each.value for each in samples if each.name == STARTED]
     if not started or look.created_at is None:
         log.warning("a member does not export %s; its counters are not read", STARTED, extra={"member_id": member.id})
+        return
+    if not 0 < min(started) <= look.created_at.timestamp() + CLOCK_SKEW_SECONDS_MAX:
+        log.warning(
+            "the %s of a member is impossible; its counters are not read", STARTED, extra={"member_id": member.id}
+        )
         return
     epoch, seq = round(min(started) * 1_000), round(look.created_at.timestamp() * 1_000)
     for number, counter in enumerate(source["counters"]):

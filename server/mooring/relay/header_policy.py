@@ -17,7 +17,9 @@ from mooring.relay.http import Headers, list_items
 
 COOKIE: Final = "mooring_endpoint"
 SECURE_COOKIE: Final = f"__Host-{COOKIE}"
-COOKIES: Final = frozenset((COOKIE, SECURE_COOKIE))
+SESSION_COOKIE: Final = "__Host-mooring-session"
+"""The console's; `api/browser_session.py` sets it, and a test compares the two."""
+COOKIES: Final = frozenset((COOKIE, SECURE_COOKIE, SESSION_COOKIE))
 HOP: Final = frozenset(
     (
         b"connection",

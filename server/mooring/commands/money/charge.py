@@ -28,26 +28,19 @@ LINES_AT_ONCE: Final = 500
 
 async def settle(services: Services, hour: datetime) -> bool:
     """Book what is due for the hour; False if another worker was faster, and the rest must be looked at again."""
-    while (rest := await _settle_some(services, hour)) > 0:
-        pass
-    return rest == 0
-
-
-async def _settle_some(services: Services, hour: datetime) -> int:
-    """Book what fits into statements of a bounded size; returns how many lines are left, -1 after a lost race."""
 
     async def read(reader: RowReader) -> tuple[HourFacts, BookedHour]:
         return await charges.facts(reader, hour), await charges.booked(reader, hour)
 
     facts, booked = await services.database.in_snapshot(PLATFORM, read)
     target = target_lines(hour, facts.allocations, facts.prices, facts.usage, facts.before)
-    due = due_lines(target, booked.lines)
-    bookings = bookings_of(due)
-    for booking in bookings:
+    for booking in bookings_of(due_lines(target, booked.lines)):
         context = system_context(services)
-        if not await apply_once(services, PLATFORM, context, book(context, hour, booked, booking)):
-            return -1
-    return len(due) - sum(each.lines for each in bookings)
+        decision = book(context, hour, booked, booking)
+        if not await apply_once(services, PLATFORM, context, decision):
+            return False
+        booked = replace(booked, charges={**booked.charges, **decision.result})
+    return True
 
 
 async def charge_next(services: Services) -> bool:
@@ -72,11 +65,13 @@ async def charge_late(services: Services) -> None:
 def bookings_of(lines: list[RatedLine]) -> list[Booking]:
     """The statements that book these lines: each of one tenant, and of a bounded size.
 
-    A posting with more lines than a statement takes is cut; the rest is due again, and becomes a correction.
+    A posting with more lines than a statement takes is cut: its first part is the charge, the others are corrections.
     """
     postings: defaultdict[str, list[Posting]] = defaultdict(list)
     for posting in postings_of(lines):
-        postings[posting.key.tenant_id].append(replace(posting, lines=posting.lines[:LINES_AT_ONCE]))
+        for start in range(0, len(posting.lines), LINES_AT_ONCE):
+            part = replace(posting, lines=posting.lines[start : start + LINES_AT_ONCE])
+            postings[posting.key.tenant_id].append(part)
     covered: defaultdict[str, list[RatedLine]] = defaultdict(list)
     for line in lines:
         if line.billing != Billing.CHARGED:

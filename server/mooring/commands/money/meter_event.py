@@ -77,7 +77,7 @@ async def record(work: Work[BatchResult], place: Place, events: Sequence[MeterEv
         {each.member_id for each in events if each.member_id is not None},
         {each.attached_project_id for each in events if each.attached_project_id is not None},
     )
-    keys = sorted({event_key(tenant_id, each.source, each.id) for each in events})
+    keys = sorted({event_key(project_id, each.source, each.id) for each in events})
     window = timedelta(days=work.services.settings.usage_window_days)
     has_late = any(each.ended_at < work.context.now - window for each in events)
 

@@ -50,7 +50,10 @@ async def watch_all(services: Services) -> int:
     """One pass over all tenants with budgets or a balance; returns how many steps were taken."""
     taken = 0
     for tenant_id in await spending.watched(services.database, PLATFORM):
-        taken += await watch(services, tenant_id)
+        try:
+            taken += await watch(services, tenant_id)
+        except Exception:  # one tenant's figures must not keep the others from being watched
+            log.exception("could not watch the spending of tenant %s; going on with the others", tenant_id)
     return taken
 
 

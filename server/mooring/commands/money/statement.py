@@ -4,6 +4,8 @@ Every step is one write that is found done or not done: a worker may be killed a
 may run, and of two that do the same one wins.
 """
 
+import logging
+
 from mooring.commands.kernel.apply import apply_once
 from mooring.commands.kernel.lookup import require
 from mooring.commands.kernel.work import Answered, Work, system_context
@@ -20,6 +22,8 @@ from mooring.core.money.statement import (
 )
 from mooring.storage.kernel.database import PLATFORM
 from mooring.storage.money import statement as statements
+
+log = logging.getLogger("mooring.statements")
 
 
 async def open_missing(services: Services) -> None:
@@ -38,7 +42,10 @@ async def close_due(services: Services) -> None:
             charged[last_hour] = await statements.charged(services.database, last_hour)
         due = is_due(statement, charged[last_hour], services.clock.now())
         if due or statement.status == StatementState.CLOSING:
-            await _close(services, statement, charged[last_hour])
+            try:
+                await _close(services, statement, charged[last_hour])
+            except Exception:  # one tenant's month must not keep those of the others open
+                log.exception("could not close statement %s; retrying, and going on with the others", statement.id)
 
 
 async def _close(services: Services, statement: Statement, charged: Charged | None) -> None:

@@ -87,7 +87,7 @@ def correct(context: DecisionContext, spec: CorrectionSpec, booked: Correctable)
                 Insert("ledger_entry", asdict(entry_of(made, number, account=account.value, amount=micro)))
                 for number, (account, micro) in enumerate(entries)
             ),
-            line_of(context, booked.hour, (), line, made.id),
+            line_of(context, booked.hour, line, made.id),
         ),
         (EventRecord(EventType.CORRECTION_BOOKED, "ledger_transaction", made.id, *place, data=shown),),
         (AuditRecord("billing.correct", "ledger_transaction", made.id, *place, after=shown, reason=reason),),

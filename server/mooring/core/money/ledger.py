@@ -4,8 +4,9 @@ A charge says what a project owes for one price in one hour; there is one of eac
 is a correction that names the charge. A balance is the sum of the entries of an account.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 
 from mooring.core.kernel.decision import AuditRecord, Decision, DecisionContext, Insert
@@ -80,27 +81,37 @@ class Booking:
         return len(self.covered) + sum(len(each.lines) for each in self.postings)
 
 
-def book(context: DecisionContext, hour: datetime, booked: BookedHour, due: Booking) -> Decision[int]:
-    """Write the postings of one tenant; the result is how many there are.
+def book(
+    context: DecisionContext, hour: datetime, booked: BookedHour, due: Booking
+) -> Decision[dict[PostingKey, BookedCharge]]:
+    """Write the postings of one tenant; the result is what is booked for each of their keys now.
 
     Each row has the number of those before it for the same key. Of two workers that book the same, the database
     accepts one.
     """
     writes = []
+    lines_before = Counter(each.key for each in booked.lines)
+    charges: dict[PostingKey, BookedCharge] = {}
     for posting in due.postings:
-        transaction = _transaction(context, hour, posting.key, booked.charges.get(posting.key))
+        before = booked.charges.get(posting.key)
+        transaction = _transaction(context, hour, posting.key, before)
+        charges[posting.key] = (
+            BookedCharge(transaction.id, 0) if before is None else replace(before, corrections=before.corrections + 1)
+        )
         writes.append(Insert("ledger_transaction", asdict(transaction)))
         writes += [
             Insert("ledger_entry", asdict(entry_of(transaction, number, account=account.value, amount=micro)))
             for number, (account, micro) in enumerate(posting.entries)
         ]
-        writes += [line_of(context, hour, booked.lines, line, transaction.id) for line in posting.lines]
-    writes += [line_of(context, hour, booked.lines, line, None) for line in due.covered]
+        writes += [
+            line_of(context, hour, line, transaction.id, revision=lines_before[line.key]) for line in posting.lines
+        ]
+    writes += [line_of(context, hour, line, None, revision=lines_before[line.key]) for line in due.covered]
     after = {"hour": hour.isoformat(), "postings": len(due.postings), "covered": len(due.covered)}
     audit = AuditRecord("billing.charge", "ledger_transaction", None, due.tenant_id, after=after)
     # Inserts of one table stand together, so that they become one statement each.
     order = ("ledger_transaction", "ledger_entry", "rated_usage")
-    return Decision(len(due.postings), tuple(sorted(writes, key=lambda each: order.index(each.noun))), (), (audit,))
+    return Decision(charges, tuple(sorted(writes, key=lambda each: order.index(each.noun))), (), (audit,))
 
 
 def close_hour(context: DecisionContext, hour: datetime) -> Decision[datetime]:
@@ -135,9 +146,10 @@ def entry_of(transaction: LedgerTransaction, number: int, *, account: str, amoun
 def line_of(
     context: DecisionContext,
     hour: datetime,
-    booked: Sequence[RatedLine],
     line: RatedLine,
     transaction_id: str | None,
+    *,
+    revision: int = 0,
 ) -> Insert:
     row = {
         "id": context.mint(Prefix.RATED_USAGE),
@@ -145,7 +157,7 @@ def line_of(
         "project_id": line.project_id,
         "transaction_id": transaction_id,
         "hour": hour,
-        "revision": sum(1 for each in booked if each.key == line.key),
+        "revision": revision,
         "source": line.source,
         "source_id": line.source_id,
         "price_id": line.price_id,

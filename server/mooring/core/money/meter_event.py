@@ -112,9 +112,9 @@ class BatchResult:
     duplicates: int
 
 
-def event_key(tenant_id: str, source: str, id: str) -> str:
+def event_key(project_id: str, source: str, id: str) -> str:
     """The name under which an event is stored once."""
-    return hashlib.sha256(f"{tenant_id}\0{source}\0{id}".encode()).hexdigest()[:32]
+    return hashlib.sha256(f"{project_id}\0{source}\0{id}".encode()).hexdigest()[:32]
 
 
 def content_hash(event: MeterEvent) -> str:
@@ -180,7 +180,7 @@ def _new_events(loaded: BatchContext, events: Sequence[MeterEvent]) -> dict[str,
     fresh: dict[str, int] = {}
     conflicts = []
     for index, event in enumerate(events):
-        key = event_key(loaded.tenant_id, event.source, event.id)
+        key = event_key(loaded.project_id, event.source, event.id)
         before = loaded.stored.get(key) or (events[fresh[key]] if key in fresh else None)
         if before is None:
             fresh[key] = index

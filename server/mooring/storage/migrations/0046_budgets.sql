@@ -46,7 +46,7 @@ CREATE TABLE budget_crossing (
   action text NOT NULL CONSTRAINT budget_crossing_action_known CHECK (action IN ('notify', 'block', 'stop')),
   basis text NOT NULL CONSTRAINT budget_crossing_basis_known CHECK (basis IN ('measured', 'estimated')),
   minor_per_month bigint NOT NULL,  -- of the budget at that moment
-  spent_minor bigint NOT NULL,
+  spent_minor numeric(38, 0) NOT NULL,
   created_at timestamptz NOT NULL,
   CONSTRAINT budget_crossing_once PRIMARY KEY (budget_id, period, percent),
   CONSTRAINT budget_crossing_budget FOREIGN KEY (tenant_id, budget_id) REFERENCES budget (tenant_id, id),
@@ -78,7 +78,7 @@ CREATE TABLE balance_crossing (
   payment_id text COLLATE "C" NOT NULL,  -- the last payment before it: the next one arms the level again
   tenant_id text COLLATE "C" NOT NULL,
   basis text NOT NULL CONSTRAINT balance_crossing_basis_known CHECK (basis IN ('measured', 'estimated')),
-  balance_minor bigint NOT NULL,
+  balance_minor numeric(38, 0) NOT NULL,
   created_at timestamptz NOT NULL,
   CONSTRAINT balance_crossing_once PRIMARY KEY (account_id, level, payment_id),
   CONSTRAINT balance_crossing_account FOREIGN KEY (tenant_id, account_id) REFERENCES prepaid_account (tenant_id, id),

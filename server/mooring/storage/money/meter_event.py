@@ -43,7 +43,7 @@ LAWS: Final = (
         "SELECT count(*) FROM usage_record WHERE usage_source = 'meter_event'",
         """SELECT 'event ' || u.event_source || ' ' || u.event_id || ' is stored ' || count(*) || ' times'
              FROM usage_record u WHERE u.usage_source = 'meter_event'
-            GROUP BY u.tenant_id, u.event_source, u.event_id HAVING count(*) > 1
+            GROUP BY u.project_id, u.event_source, u.event_id HAVING count(*) > 1
             ORDER BY 1 LIMIT 1""",
     ),
     Law(

@@ -24,21 +24,25 @@ AFTER: Final = 'r.id COLLATE "POSIX" > $4 ORDER BY r.id COLLATE "POSIX"'
 
 MISSING: Final = """
 WITH RECURSIVE place AS (
-  (SELECT t.tenant_id, t.currency FROM ledger_transaction t ORDER BY t.tenant_id, t.currency LIMIT 1)
+  (SELECT t.tenant_id, t.currency FROM ledger_transaction t WHERE t.kind IN ('charge', 'correction')
+    ORDER BY t.tenant_id, t.currency LIMIT 1)
   UNION ALL
   SELECT n.tenant_id, n.currency FROM place p CROSS JOIN LATERAL (
     SELECT t.tenant_id, t.currency FROM ledger_transaction t
-     WHERE (t.tenant_id, t.currency) > (p.tenant_id, p.currency) ORDER BY t.tenant_id, t.currency LIMIT 1) n)
+     WHERE (t.tenant_id, t.currency) > (p.tenant_id, p.currency) AND t.kind IN ('charge', 'correction')
+     ORDER BY t.tenant_id, t.currency LIMIT 1) n)
 SELECT p.tenant_id, p.currency, m.month::date AS period
   FROM place p
  CROSS JOIN LATERAL (SELECT min(t.period) AS first, max(t.period) AS last FROM ledger_transaction t
-                      WHERE t.tenant_id = p.tenant_id AND t.currency = p.currency) e
+                      WHERE t.tenant_id = p.tenant_id AND t.currency = p.currency
+                        AND t.kind IN ('charge', 'correction')) e
   LEFT JOIN LATERAL (SELECT max(s.period) AS period FROM statement s
                       WHERE s.tenant_id = p.tenant_id AND s.currency = p.currency AND s.status <> 'open') f ON true
  CROSS JOIN LATERAL generate_series(coalesce(f.period + interval '1 month', e.first), e.last,
                                     interval '1 month') m (month)
  WHERE EXISTS (SELECT FROM ledger_transaction t
-                WHERE t.tenant_id = p.tenant_id AND t.currency = p.currency AND t.period = m.month::date)
+                WHERE t.tenant_id = p.tenant_id AND t.currency = p.currency AND t.period = m.month::date
+                  AND t.kind IN ('charge', 'correction'))
    AND NOT EXISTS (SELECT FROM statement s
                     WHERE s.tenant_id = p.tenant_id AND s.currency = p.currency AND s.period = m.month::date)
  ORDER BY 1, 2, 3 LIMIT 500"""

@@ -16,6 +16,7 @@ from mooring.core.money.charge import (
     MeteredUsage,
     PostingKey,
     RatedLine,
+    Source,
     due_lines,
     quantity_micro,
     target_lines,
@@ -68,7 +69,7 @@ class BooksInMemory(Books):
         return target_lines(hour, self.allocations.values(), {"sku_1": of_sku}, within, before)
 
     def lines(self, hour: datetime) -> list[RatedLine]:
-        found = [each for each in self.rated if each["hour"] == hour]
+        found = [each for each in self.rated if each["hour"] == hour and each["source"] != Source.CORRECTION]
         amounts = ("quantity", "amount", "shadow_amount")
         return [RatedLine(*(each[name] for name in LINE), *(each[name] for name in amounts)) for each in found]
 

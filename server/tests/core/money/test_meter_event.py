@@ -29,7 +29,7 @@ class Store:
 
     def send(self, events: list[MeterEvent]) -> Decision[BatchResult]:
         decided = accept_events(NOW, batch(NOW, self.events), events)
-        sent = {meter_event.event_key(batch(NOW).tenant_id, each.source, each.id): each for each in events}
+        sent = {meter_event.event_key(batch(NOW).project_id, each.source, each.id): each for each in events}
         for write in decided.writes:
             if isinstance(write, InsertMany):
                 for key, quantity in column_pairs(write):

@@ -58,7 +58,7 @@ async def record_meter_events(request: RequestContext, body: RecordMeterEvents) 
     with 409, and `details.events` has the indexes and both hashes. An event that ended before the window goes into the
     queue of late usage.
     """
-    request.tools.meter_events.take(request.place.tenant_id or "", len(body.events))
+    request.tools.meter_events.take(str(request.acting.tenant_id), len(body.events))
     work: Work[BatchResult] = request.work(
         lambda result: MeterBatchView(
             batch_id=result.batch_id, accepted=result.accepted, late=result.late, duplicates=result.duplicates
