@@ -3,6 +3,7 @@
 import gc
 import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -45,6 +46,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if others:
         config.hook.pytest_deselected(items=others)
         items[:] = chosen
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    """Attach to the report of a fuzzer how many inputs it played; whether it passes or fails."""
+    soak.take_played()
+    try:
+        yield
+    finally:
+        if inputs := soak.take_played():
+            item.user_properties.append((soak.INPUTS, inputs))
 
 
 @pytest.fixture(scope="session")

@@ -52,10 +52,13 @@ class RunSummary:
         self.skips: set[SkippedTest] = set()
         self.failures: dict[str, str] = {}
         self.durations: Counter[str] = Counter()
+        self.inputs: dict[str, int] = {}
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         nodeid = plain(report.nodeid)
         self.durations[nodeid] += getattr(report, "duration", 0.0)  # type: ignore[assignment] # a Counter of floats
+        if report.when == "call" and (inputs := dict(report.user_properties).get(soak.INPUTS)):
+            self.inputs[nodeid] = int(str(inputs))
         if report.skipped:
             expected = hasattr(report, "wasxfail")
             self.outcomes["xfailed" if expected else "skipped"] += 1
@@ -97,8 +100,9 @@ def real_parts_must_run() -> bool:
 
 
 def summary(account: RunSummary, runs: list[flakes.SecondRun], exit_code: int) -> tuple[list[str], int]:
-    """The skips and the counts, and the exit code as far as skips decide it."""
-    lines = [f"skipped: {skip.nodeid}: {skip.reason}" for skip in sorted(account.skips)]
+    """The inputs of fuzzers, the skips and the counts, and the exit code as far as skips decide it."""
+    lines = [f"fuzzed: {nodeid}: {inputs:,} inputs" for nodeid, inputs in sorted(account.inputs.items())]
+    lines += [f"skipped: {skip.nodeid}: {skip.reason}" for skip in sorted(account.skips)]
     missing = sorted({skip.nodeid for skip in account.skips if skip.is_real_part})
     if missing and real_parts_must_run():
         lines += [f"a real part was skipped where all of them must run: {name}" for name in missing]

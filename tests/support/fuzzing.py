@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from tools.soak import is_soak, seed
+from tools.soak import is_soak, played, seed
 
 INPUTS = 400
 SOAK_SECONDS = 120.0
@@ -36,6 +36,7 @@ def mutated(corpus: Sequence[bytes]) -> Iterator[bytes]:
         data = chance.choice(corpus)
         for _ in range(chance.randrange(1, 6)):
             data = _mutate(chance, data, corpus)
+        played()
         yield data[:SIZE_MAX]
 
 

@@ -45,6 +45,7 @@ def test_fails_at_first(number):
     print("the words of run", "one" if first else "two")
     assert not first
 """
+FUZZING = "def test_fuzz(record_property): record_property('inputs', 1234)\n"
 BROKEN = "def test_passes(): pass\n\ndef test_fails(): assert 1 == 2\n"
 CRASHING = f"""
 import os
@@ -124,9 +125,10 @@ def test_another_skip_never_fails_the_run(monkeypatch: pytest.MonkeyPatch) -> No
 @pytest.mark.parametrize("workers", ["0", "2"])
 def test_outcomes_and_reasons_of_every_worker_are_counted(tmp_path: Path, workers: str) -> None:
     skipped = 'import pytest\n\npytest.skip("whole", allow_module_level=True)\n'
-    make_project(tmp_path, test_sample=SKIPS, test_module=skipped)
+    make_project(tmp_path, test_sample=SKIPS, test_module=skipped, test_fuzz=FUZZING)
     done = run(tmp_path, "-n", workers)
-    assert last(done)[0].startswith("1 passed, 0 failed, 0 errors, 3 skipped, 1 xfailed"), done.stdout
+    assert "fuzzed: test_fuzz.py::test_fuzz: 1,234 inputs" in done.stdout
+    assert last(done)[0].startswith("2 passed, 0 failed, 0 errors, 3 skipped, 1 xfailed"), done.stdout
     assert "test_skipped: no such machine" in done.stdout
     assert "test_module.py: whole" in done.stdout
     assert done.returncode == (1 if runner.real_parts_must_run() else 0)

@@ -105,6 +105,7 @@ def test_an_archive_is_counted_as_an_independent_reader_counts_it(listed: list[A
     archive = tar_of(made, form)
     with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
         expected = len(tar.getmembers())
+    soak.played()
     assert measured(gzip_of(archive) if packed else archive) == expected
 
 
@@ -112,6 +113,7 @@ def test_an_archive_is_counted_as_an_independent_reader_counts_it(listed: list[A
 @given(st.binary(max_size=2_000))
 def test_any_bytes_are_a_layer_or_a_failure(layer: bytes) -> None:
     for each in (layer, gzip.compress(layer), b"\x1f\x8b" + layer):
+        soak.played()
         found = measured(each)
         assert isinstance(found, int) or found in CODES
 
@@ -119,6 +121,7 @@ def test_any_bytes_are_a_layer_or_a_failure(layer: bytes) -> None:
 @few
 @given(manifests.map(lambda value: json.dumps(value).encode()) | st.binary(min_size=1, max_size=300))
 def test_any_manifest_is_an_image_or_a_failure(manifest: bytes) -> None:
+    soak.played()
     assert pulled(SimulatedRegistry([], manifest=manifest)) in CODES
 
 
@@ -146,6 +149,7 @@ def test_changed_bytes_of_an_image_end_in_a_failure_or_in_a_bounded_image() -> N
     rounds = 0
     while rounds < ROUNDS or (soak.is_soak() and time.monotonic() < until):
         rounds += 1
+        soak.played()
         changed = _changed(drawn.choice(corpus), drawn)
         found = measured(changed)
         assert isinstance(found, int) or found in CODES, (soak.seed(), rounds)

@@ -24,6 +24,7 @@ from mooring_agent.tasks.log_read import LogReadHandler
 from mooring_agent.tasks.probes import PROBES
 from mooring_agent.tasks.verifier import TaskRefused
 from tests.support.fuzzing import mutated, named
+from tools.soak import played
 
 SCALARS = (
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=30)
@@ -78,6 +79,7 @@ async def _given(payload: dict[str, Any] | bytes) -> None:
 def test_any_arguments_and_fields_are_refused_or_done(
     type: str, arguments: dict[str, Any], changed: dict[str, Any]
 ) -> None:
+    played()
     whole = FakePlatform().payload(type, {**EXAMPLES.get(type, {}), **arguments}) | changed
     asyncio.run(_given(json.dumps(whole).encode()))
 
@@ -91,6 +93,7 @@ def test_any_signed_bytes_are_refused_or_done() -> None:
 
 @given(st.text(max_size=50), st.text(max_size=50), st.text(max_size=100))
 def test_any_envelope_is_refused(payload: str, key_id: str, signature: str) -> None:
+    played()
     platform = FakePlatform()
     for key in (key_id, platform.key_id):
         with pytest.raises(TaskRefused):

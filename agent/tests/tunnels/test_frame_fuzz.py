@@ -31,6 +31,7 @@ from mooring_agent.tunnels.frames import (
 from mooring_agent.tunnels.tunnel import FRAMES_QUEUED_MAX, Tunnel
 from tests.support.fuzzing import mutated, named
 from tests.support.waiting import turns
+from tools.soak import played
 
 PORT = json.dumps({"port": 80}).encode()
 DEEP = b"[" * 60_000
@@ -125,6 +126,7 @@ async def _carried(data: bytes, target: type[StuckStream] = EchoStream, **argume
 
 @given(FRAMES)
 def test_any_frames_end_a_tunnel_or_pass(data: bytes) -> None:
+    played()
     asyncio.run(_carried(data, ports=(80,)))
     asyncio.run(_carried(data, argv=("sh",)))
 

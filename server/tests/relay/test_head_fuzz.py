@@ -11,6 +11,7 @@ from mooring.core.kernel.errors import Code, Refusal
 from mooring.relay.header_policy import COOKIES, check, cookies, has_platform_token, request_headers
 from mooring.relay.http import HEAD_MAX, PeerGone, ServedConnection, value_of, wants_switch
 from tests.support.fuzzing import mutated, named
+from tools.soak import played
 
 CORPUS = (
     b"GET / HTTP/1.1\r\nHost: e-0.localhost:1\r\nCookie: mooring_endpoint=a; theirs=b\r\n\r\n",
@@ -97,6 +98,7 @@ def framing(headers: Any) -> list[bytes]:
 
 @given(HEADS)
 def test_any_bytes_are_refused_or_forwarded_as_one_request(data: bytes) -> None:
+    played()
     asyncio.run(_served(data))
 
 

@@ -48,7 +48,7 @@ async def test_an_init_survives_random_requests(host: NamespaceHost) -> None:
     outcome = host.store.owner(MEMBER) / "fuzzed"
     await until(outcome.exists, SECONDS + 120)
     result = json.loads(outcome.read_text())
-    print(result)
+    soak.played(result["packets"])
     assert result["alive"]
     assert result["packets"] > 100
 
@@ -65,6 +65,7 @@ async def test_a_supervisor_survives_random_requests(tmp_path: Path) -> None:
                 connection.connect(f"/proc/self/fd/{place}/supervisor.sock")
                 connection.send(packet_of(chance, operations))
             count += 1
+            soak.played()
             if count % 50 == 0:
                 assert (await sandbox.client.status()).pid
         os.close(place)
