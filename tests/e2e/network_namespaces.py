@@ -37,7 +37,7 @@ class NetworkNamespace:
 
 
 @contextmanager
-def network_namespaces(count: int, ports: Sequence[int]) -> Iterator[list[NetworkNamespace]]:
+def network_namespaces(count: int, ports: Sequence[int] = (), subnet: str = WIRE) -> Iterator[list[NetworkNamespace]]:
     """Create namespaces on one bridge; these ports of their loopback are forwarded to the test's loopback."""
     mark = token_hex(2)
     wire = f"mrw{mark}"
@@ -46,7 +46,7 @@ def network_namespaces(count: int, ports: Sequence[int]) -> Iterator[list[Networ
         stack.callback(_ip, "netns", "delete", wire)
         _ip("-n", wire, "link", "add", "wire", "type", "bridge")
         _ip("-n", wire, "link", "set", "wire", "up")
-        made = [NetworkNamespace(f"mrm{mark}-{number}", f"{WIRE}.{10 + number}") for number in range(count)]
+        made = [NetworkNamespace(f"mrm{mark}-{number}", f"{subnet}.{10 + number}") for number in range(count)]
         for number, each in enumerate(made):
             _ip("netns", "add", each.name)
             stack.callback(_ip, "netns", "delete", each.name)
@@ -55,7 +55,7 @@ def network_namespaces(count: int, ports: Sequence[int]) -> Iterator[list[Networ
             _ip("-n", wire, "link", "set", f"to{number}", "master", "wire", "up")
             _ip("-n", each.name, "address", "add", f"{each.address}/24", "dev", "eth0")
             _ip("-n", each.name, "link", "set", "eth0", "up")
-            _ip("-n", each.name, "route", "add", "default", "via", f"{WIRE}.1")
+            _ip("-n", each.name, "route", "add", "default", "via", f"{subnet}.1")
             for port in ports:
                 stack.enter_context(_forwarded_port(each, port))
         yield made

@@ -29,6 +29,8 @@ class TrialProcess:
     port: int = field(default_factory=free_port)
     relay_port: int = field(default_factory=free_port)
     account: str = ""  # an ordinary user; otherwise the one of the test
+    command_prefix: tuple[str, ...] = ()  # what runs every command elsewhere, such as in a network namespace
+    variables: dict[str, str] = field(default_factory=dict)
     process: "subprocess.Popen[str] | None" = None
     lines: "queue.Queue[str | None]" = field(default_factory=queue.Queue)
 
@@ -39,10 +41,11 @@ class TrialProcess:
     @property
     def environment(self) -> dict[str, str]:
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("MOORING_", "XDG_"))}
-        return {**kept, "HOME": str(self.directory / "home"), "MOORING_RELAY_LISTEN_PORT": str(self.relay_port)}
+        own = {"HOME": str(self.directory / "home"), "MOORING_RELAY_LISTEN_PORT": str(self.relay_port)}
+        return {**kept, **own, **self.variables}
 
     def _command(self, *words: str) -> list[str]:
-        command = [sys.executable, "-m", "mooring_cli", *words]
+        command = [*self.command_prefix, sys.executable, "-m", "mooring_cli", *words]
         return as_user(self.account, command) if self.account else command
 
     def start(self, wanted: str, *words: str) -> str:
@@ -88,7 +91,7 @@ class TrialProcess:
 
 
 @contextmanager
-def trial_directory(account: str = "") -> Iterator[TrialProcess]:
+def trial_directory(account: str = "", command_prefix: tuple[str, ...] = ()) -> Iterator[TrialProcess]:
     """A trial in a directory with a short path, as sockets need it, that the database's account can enter."""
     directory = Path(tempfile.mkdtemp(prefix="mooring-try-"))
     directory.chmod(0o711)
@@ -96,7 +99,7 @@ def trial_directory(account: str = "") -> Iterator[TrialProcess]:
     if account:
         shutil.chown(directory, account)
         shutil.chown(directory / "home", account)
-    trial = TrialProcess(directory, account=account)
+    trial = TrialProcess(directory, account=account, command_prefix=command_prefix)
     try:
         yield trial
     finally:

@@ -19,10 +19,11 @@ import pytest
 
 from tests.support.certificates import KeyFiles
 from tests.support.waiting import until_sync
+from tools.ports import LOOPBACK
 
 PROGRAM = "docker-registry"
 START_SECONDS_MAX = 120.0
-LISTENING = re.compile(r"listening on (127\.0\.0\.1:[0-9]+)")
+LISTENING = re.compile(r"listening on ([0-9.]+:[0-9]+)")
 
 
 @dataclass(frozen=True)
@@ -46,9 +47,18 @@ class RunningRegistry:
 
 @contextmanager
 def running_registry(
-    directory: Path, auth: Mapping[str, Any] | None = None, port: int = 0, tls: KeyFiles | None = None
+    directory: Path,
+    auth: Mapping[str, Any] | None = None,
+    port: int = 0,
+    tls: KeyFiles | None = None,
+    *,
+    address: str = LOOPBACK,
+    command_prefix: tuple[str, ...] = (),
 ) -> Iterator[RunningRegistry]:
-    """Start a registry that keeps its data below a directory, on a port of its own choice, and end it afterwards."""
+    """Start a registry that keeps its data below a directory, on a port of its own choice, and end it afterwards.
+
+    The prefix is what runs it elsewhere, such as in a network namespace.
+    """
     program, keeper = shutil.which(PROGRAM), shutil.which("setpriv")
     if program is None or keeper is None:
         pytest.skip(f"{PROGRAM} is not installed; as root: apt-get install docker-registry")
@@ -56,7 +66,7 @@ def running_registry(
         "version": "0.1",
         "log": {"level": "info", "accesslog": {"disabled": True}},
         "storage": {"filesystem": {"rootdirectory": str(directory / "data")}},
-        "http": {"addr": f"127.0.0.1:{port}"},
+        "http": {"addr": f"{address}:{port}"},
     }
     if auth is not None:
         settings["auth"] = dict(auth)
@@ -66,7 +76,7 @@ def running_registry(
     config.write_bytes(msgspec.json.encode(settings))  # JSON is YAML
     with log.open("wb") as output:
         process = subprocess.Popen(
-            [keeper, "--pdeathsig", "KILL", program, "serve", str(config)],
+            [*command_prefix, keeper, "--pdeathsig", "KILL", program, "serve", str(config)],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,

@@ -3,17 +3,16 @@
 The registries are Debian's docker-registry over TLS: one with passwords, one that sends clients to a token service.
 """
 
-import asyncio
 import base64
 import json
+import socket
 import ssl
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
 
 import httpx
 import pytest
@@ -25,20 +24,17 @@ from mooring.gateways.registry.image_manifest import OCI_MANIFEST
 from mooring.gateways.registry.registry_auth import RegistryPassword
 from mooring.gateways.registry.registry_client import RegistryClient, RegistryPlace
 from mooring.gateways.registry.registry_push import RegistryPusher
-from mooring.gateways.registry.registry_token import RegistryTokenIssuer, granted, new_signing_pair, read_scopes
 from server.tests.conftest import World
 from server.tests.support.adapter_site import AdapterSite, open_adapter_site
 from server.tests.support.agent_double import AgentDouble, joined_agent
 from server.tests.support.images import image, push
 from server.tests.support.registry_process import running_registry
+from server.tests.support.token_service import BASIC, LIFETIME_SECONDS, PASSWORD, USER, running_token_service
 from tests.support.certificates import TestAuthority
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql"), pytest.mark.real_part("registry")]
-USER, PASSWORD = "pusher", "a password"
 HTPASSWD = "pusher:$2y$05$abcdefghijklmnopqrstuu2sM.EEHj4jPcCa5rwqJGg1PNBllkZXy\n"
-BASIC = "Basic " + base64.b64encode(f"{USER}:{PASSWORD}".encode()).decode()
 REPOSITORY = "team/app"
-NODES_LIFETIME = 60
 LAUNCH = {"type": "container.launch", "arguments": {"name": "web", "image": {"artifact": "main"}}}
 
 
@@ -50,7 +46,7 @@ class PrivateRegistry:
     digest: str
     trusted: ssl.SSLContext
     token_host: str | None = None
-    answers: asyncio.Event = field(default_factory=asyncio.Event)  # clear: the token service says nothing
+    answers: threading.Event = field(default_factory=threading.Event)  # clear: the token service says nothing
 
 
 async def pushed(authority: str, token_host: str | None) -> str:
@@ -74,34 +70,13 @@ async def with_passwords(directory: Path, authority: TestAuthority) -> AsyncIter
 
 @asynccontextmanager
 async def with_token_service(directory: Path, authority: TestAuthority) -> AsyncIterator[PrivateRegistry]:
-    pair, files = new_signing_pair(datetime.now(UTC)), authority.issue()
-    (directory / "bundle.pem").write_bytes(pair.certificate_pem)
-    answers = asyncio.Event()
-    answers.set()
-    issuer = RegistryTokenIssuer(pair, issuer="tokens", service="private", lifetime_seconds=NODES_LIFETIME)
-
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        head = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
-        headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in head[1:])}
-        asked = parse_qs(urlsplit(head[0].split(" ")[1]).query)
-        await answers.wait()
-        known = headers.get("authorization") == BASIC
-        access = granted(read_scopes(asked.get("scope", [])), lambda _: frozenset({"pull", "push"}))
-        body = json.dumps(issuer.issue(USER, access).document() if known else {}).encode()
-        status = "200 OK" if known else "401 Unauthorized"
-        writer.write(f"HTTP/1.1 {status}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n".encode() + body)
-        await writer.drain()
-        writer.close()
-
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(files.certificate, files.key)
-    service = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=context)
-    host = f"127.0.0.1:{service.sockets[0].getsockname()[1]}"
-    bundle = {"rootcertbundle": str(directory / "bundle.pem"), "issuer": "tokens", "service": "private"}
-    async with service:
-        with running_registry(directory, {"token": {"realm": f"https://{host}/token", **bundle}}, tls=files) as started:
-            digest = await pushed(started.authority, host)
-            yield PrivateRegistry(started.authority, digest, authority.trusted, host, answers)
+    files, listening = authority.issue(), socket.create_server(("127.0.0.1", 0))
+    with (
+        running_token_service(directory, files, listening) as service,
+        running_registry(directory, service.auth, tls=files) as started,
+    ):
+        digest = await pushed(started.authority, service.host)
+        yield PrivateRegistry(started.authority, digest, authority.trusted, service.host, service.answers)
 
 
 @pytest.fixture(params=[with_passwords, with_token_service], ids=["passwords", "token service"])
@@ -189,7 +164,7 @@ async def test_the_platform_reads_and_nodes_pull_with_the_credential_of_the_sour
         else:
             claims = json.loads(base64.urlsafe_b64decode(given.split(".")[1] + "=="))
             assert claims["access"] == [{"type": "repository", "name": REPOSITORY, "actions": ["pull"]}]
-            assert claims["exp"] - claims["iat"] == NODES_LIFETIME
+            assert claims["exp"] - claims["iat"] == LIFETIME_SECONDS
         header = given if given.startswith("Basic ") else f"Bearer {given}"
         async with httpx.AsyncClient(verify=registry.trusted) as node:
             url = f"https://{registry.authority}/v2/{REPOSITORY}/manifests/{registry.digest}"
