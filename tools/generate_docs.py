@@ -33,7 +33,7 @@ ENVELOPE: Mapping[str, str] = {
     "type": "What became true: one of the types above.",
     "noun": "The kind of thing that it became true of.",
     "subject_id": "Which of them.",
-    "generation": "The transition of the subject's lifecycle that this is; none when it is no transition.",
+    "generation": "The transition of the subject's lifecycle, by its number; none if the event is not a transition.",
     "org_id": "The tenant; none for what belongs to the platform.",
     "project_id": "The project, where there is one.",
     "app_slug": "The app, where there is one.",

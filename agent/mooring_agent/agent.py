@@ -170,7 +170,7 @@ class Agent:
         self._accept(claimed)
 
     async def _follow_keys(self, claimed: ClaimResponse) -> None:
-        """Take what the platform announces about its keys, and store it."""
+        """Follow the platform's announcements about its keys, and store the result."""
         now = self.parts.now()
         self.identity = with_announced_keys(self.identity, claimed.keys, now)
         if lacks_link(self.identity, claimed.keys) and self._looked_up != claimed.keys[-1].key_id:

@@ -45,7 +45,7 @@ class NoSuchName(click.ClickException):
 
 
 class OtherContent(click.ClickException):
-    """What is to be made exists with other content."""
+    """The resource exists already, with other content."""
 
 
 class OptionRefused(Exception):

@@ -175,7 +175,7 @@ class Trial:
         return self._files.code.read_text(encoding="utf-8").strip() if self._files.code.exists() else None
 
     def _recovered(self, tenant: str | None, email: str) -> str:
-        """A new one-time code, from the server's own program beside its database."""
+        """Get a new one-time code from the server's program, which writes to the database directly."""
         words = [sys.executable, "-m", "mooring", "recover-admin", "--data-dir", str(self._layout.database)]
         words += ["--email", email, *(["--tenant", tenant] if tenant else [])]
         done = subprocess.run(words, capture_output=True, text=True, check=False)

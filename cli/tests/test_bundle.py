@@ -40,7 +40,7 @@ def test_a_packed_bundle_is_the_directory_and_the_same_bytes_each_time(tmp_path:
     assert packed(read.files) == file.read_bytes()
 
 
-def test_what_is_no_bundle_is_refused_and_every_mistake_named(tmp_path: Path) -> None:
+def test_a_malformed_bundle_is_refused_with_every_mistake(tmp_path: Path) -> None:
     reference = f"oci://registry.example/app@sha256:{'a' * 64}"
     rows: list[tuple[dict[str, Any], str]] = [
         ({"document": []}, "must be an object"),

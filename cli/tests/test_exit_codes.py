@@ -162,7 +162,7 @@ def test_the_end_of_input_at_a_question_is_a_missing_value(on_terminal: Callable
     assert "Traceback" not in ran.screen
 
 
-def test_a_reader_that_goes_away_is_no_error(environment: dict[str, str], platform: FakeCliPlatform) -> None:
+def test_a_reader_that_disconnects_is_not_an_error(environment: dict[str, str], platform: FakeCliPlatform) -> None:
     rows = [project(f"p{number}", description="x" * 500) for number in range(2000)]
     platform.on("GET", "/api/v1/projects", page(*rows))
     command = f"{sys.executable} -m mooring_cli projects list --limit 0 -o json | head -c 10"

@@ -143,7 +143,7 @@ def test_a_registry_that_sends_something_else_is_not_believed(sent: bytes, refer
         pass
 
 
-def test_what_is_no_reference_is_refused(tmp_path: Path) -> None:
+def test_an_invalid_reference_is_refused(tmp_path: Path) -> None:
     for reference in ("welcome-that-nobody-built", "--help", "registry.example/UPPER", str(tmp_path)):
         with pytest.raises(ImageRefused), opened_image(reference):
             pass

@@ -21,7 +21,7 @@ WHOLE = {"bundle": 1, "app": {"slug": "hello"}, "artifacts": {}, "manifest": {"v
         (json.dumps(WHOLE) + " " * 1_048_576, "is not a bundle of version 1"),
     ],
 )
-def test_what_is_no_bundle_is_refused_with_the_reason(tmp_path: Path, text: str, reason: str) -> None:
+def test_a_malformed_bundle_is_refused_with_the_reason(tmp_path: Path, text: str, reason: str) -> None:
     file = tmp_path / "bundle.json"
     file.write_text(text)
     result = CliRunner().invoke(mooring, ["install", str(file)], env={"HOME": str(tmp_path)})

@@ -174,7 +174,7 @@ def test_progress_is_written_over_on_a_terminal(on_terminal: Callable[..., Any],
     assert "web is running" in ran.screen
 
 
-def test_a_name_that_is_nobodys_is_not_found(run: Run, platform: FakeCliPlatform) -> None:
+def test_an_unused_name_is_not_found(run: Run, platform: FakeCliPlatform) -> None:
     states(platform, instance("running"))
     assert run("instances", "watch", "other").exit_code == 4
 
@@ -260,13 +260,13 @@ def test_the_only_sku_that_fits_need_not_be_named(
 
 
 @pytest.mark.parametrize("wrong", [("--config", "port"), ("--topology", "main=many"), ("--topology", "main")])
-def test_what_is_no_pair_is_refused_here(run: Run, platform: FakeCliPlatform, wrong: tuple[str, str]) -> None:
+def test_a_malformed_pair_is_refused(run: Run, platform: FakeCliPlatform, wrong: tuple[str, str]) -> None:
     result = run("instances", "launch", "hello", *wrong)
     assert result.exit_code == 1
     assert platform.of("POST") == []
 
 
-def test_a_plan_is_shown_as_a_table_with_what_stands_in_the_way(run: Run, platform: FakeCliPlatform) -> None:
+def test_a_plan_is_shown_as_a_table_with_its_blockers(run: Run, platform: FakeCliPlatform) -> None:
     plan = {
         "launchable": False,
         "topology": {"main": 1},

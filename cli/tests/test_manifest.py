@@ -91,7 +91,7 @@ def test_warnings_alone_end_well_and_json_has_the_lines(run: Run, platform: Fake
     assert [(each["line"], each["severity"]) for each in json.loads(result.stdout)] == [(2, "warning")]
 
 
-def test_a_key_that_stands_twice_is_an_error(run: Run, platform: FakeCliPlatform, path: Path) -> None:
+def test_a_duplicate_key_is_an_error(run: Run, platform: FakeCliPlatform, path: Path) -> None:
     path.write_text("app: one\nartifacts: {}\napp: two\n", encoding="utf-8")
     platform.on("POST", "/api/v1/manifests/lint", linted())
     result = run("manifest", "lint", str(path))

@@ -70,7 +70,7 @@ def test_an_empty_list_says_so_with_the_command_for_the_first(run: Run, platform
     assert run("projects", "list", "-o", "json").stdout == "[]\n"
 
 
-def test_more_than_the_limit_is_said(run: Run, platform: FakeCliPlatform) -> None:
+def test_more_than_the_limit_is_reported(run: Run, platform: FakeCliPlatform) -> None:
     platform.on("GET", "/api/v1/projects", page(*(project(f"p{number}") for number in range(3))))
     result = run("projects", "list", "--limit", "2", "-o", "name")
     assert len(result.stdout.splitlines()) == 2
@@ -205,7 +205,7 @@ def test_a_project_is_named_by_slug_or_id(run: Run, platform: FakeCliPlatform) -
     assert len(platform.asked) == looked_up + 1, "an id needs no look-up"
 
 
-def test_a_name_that_stands_for_nothing_is_not_found(run: Run) -> None:
+def test_a_name_without_a_resource_is_not_found(run: Run) -> None:
     result = run("projects", "get", "nothing")
     assert result.exit_code == 4
     assert "there is no project 'nothing'" in result.stderr

@@ -135,7 +135,7 @@ def test_leftovers_are_printed_and_can_be_required_absent(verify: Run, node: Sig
     assert verify(node.bundle(5), "--require-clean").exit_code == 1
 
 
-def test_a_simulated_host_is_said_to_be_one(verify: Run, node: SigningNode) -> None:
+def test_a_simulated_host_is_reported_as_simulated(verify: Run, node: SigningNode) -> None:
     node.sign(host="simulated")
     assert "The host is simulated" in verify(node.bundle(5)).stdout
 

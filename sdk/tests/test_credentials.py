@@ -209,7 +209,7 @@ def test_a_key_comes_from_a_file_or_from_its_bytes(tmp_path: Path) -> None:
         assert repr(credentials) == "ServiceAccountCredentials('sa_ci', 'key_1', …)"
 
 
-def test_what_is_no_ed25519_key_is_refused_without_being_shown() -> None:
+def test_an_invalid_ed25519_key_is_refused_without_being_shown() -> None:
     with pytest.raises(KeyUnusable) as caught:
         ServiceAccountCredentials("sa_ci", "key_1", b"-----BEGIN PRIVATE KEY-----\nsecret\n")
     assert "secret" not in str(caught.value)

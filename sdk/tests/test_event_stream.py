@@ -56,7 +56,7 @@ def test_a_follower_that_is_cut_off_before_the_first_event_goes_on_from_where_it
     assert double.header("last-event-id") == [None, "c0"]
 
 
-def test_a_heartbeat_moves_the_cursor_and_is_no_event(driven: ClientUnderTest) -> None:
+def test_a_heartbeat_moves_the_cursor_without_an_event(driven: ClientUnderTest) -> None:
     script = [stream(server_sent(1), b": still here\nid: c9\n\n"), stream(server_sent(10))]
     got, double = driven.do(script, driven.take(2, lambda client: client.follow_events()))
     assert numbers(got) == [1, 10]
@@ -158,7 +158,7 @@ def test_leaving_the_iteration_closes_the_connection(driven: ClientUnderTest) ->
     assert pieces.closed
 
 
-def test_an_answer_that_is_no_stream_is_an_error(driven: ClientUnderTest) -> None:
+def test_a_response_that_is_not_a_stream_is_an_error(driven: ClientUnderTest) -> None:
     with pytest.raises(UnexpectedAnswer, match="event stream"):
         driven.do([answer(200, {})], driven.take(1, lambda client: client.follow_events()))
 

@@ -318,7 +318,7 @@ def read_until(descriptor: int, wanted: bytes, count: int) -> bytes:
     return said
 
 
-def test_root_is_not_to_be_had_by_a_command(place: AgentPlatform, box: Any) -> None:
+def test_no_command_runs_as_root(place: AgentPlatform, box: Any) -> None:
     for user in ("root", "0", "0:0", "00"):
         with pytest.raises(errors.ValidationFailed):
             place.tenant_admin.exec_allocation(place.projects[0].id, box.id, argv=["id"], user=user)

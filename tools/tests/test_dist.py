@@ -116,7 +116,7 @@ def simulated_database(answer: Any) -> Iterator[str]:
         server.server_close()
 
 
-def test_an_advisory_fails_the_run_and_an_unreachable_database_is_said_plainly(
+def test_an_advisory_fails_the_run_and_an_unreachable_database_is_reported(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     count = len(list(locked(LOCK.read_text(encoding="utf-8"))))

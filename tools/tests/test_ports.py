@@ -20,7 +20,7 @@ def test_a_port_is_below_those_of_the_kernel_and_of_apps_and_can_be_listened_at_
             pass
 
 
-def test_what_is_listened_at_or_was_given_to_anybody_is_not_given_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_port_in_use_or_reserved_is_not_given_again(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server((ports.LOOPBACK, ports.free_port())) as listening:
         port = listening.getsockname()[1]
         monkeypatch.setattr(ports, "FIRST", port)

@@ -35,7 +35,9 @@ def test_the_packages_are_had_before_the_tests_run() -> None:
     assert sorted(wanted) == sorted({package for part in PARTS for package in part.packages})
 
 
-def test_what_cannot_be_had_is_said_and_does_not_stop_the_tests(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_part_that_cannot_be_installed_is_reported_and_stops_no_test(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     def nothing(packages: Sequence[str]) -> None:
         raise PackagesMissing(f"ask root for {' '.join(packages)}")
 

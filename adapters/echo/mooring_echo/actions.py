@@ -52,5 +52,5 @@ def remember(view: InstanceView, operation: Operation) -> Plan:
 
 
 def text_of(operation: Operation) -> str:
-    """What is to be said or kept."""
+    """The text to say or to remember."""
     return str((operation.request.get("input") or {}).get("text", ""))

@@ -86,7 +86,7 @@ def worker() -> Iterator[ThreadingHTTPServer]:
         server.shutdown()
 
 
-def test_it_is_not_quiet_while_an_answer_is_owed(worker: ThreadingHTTPServer, place: Path) -> None:
+def test_it_is_not_idle_while_a_response_is_due(worker: ThreadingHTTPServer, place: Path) -> None:
     peer = {"role": "worker", "name": "worker-0", "address": "127.0.0.1", "port": worker.server_port}
     (place / "peers.json").write_text(json.dumps([peer]))
     answers: list[tuple[int, str]] = []

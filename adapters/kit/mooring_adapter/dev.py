@@ -30,7 +30,7 @@ FAULT_STATUS: Final = 400
 
 @dataclass(slots=True)
 class FileWatch:
-    """What the files of a directory were like when they were last looked at."""
+    """The state of a directory's files, to notice when one of them changes."""
 
     directory: Path
     ignored: frozenset[Path] = frozenset()
@@ -159,7 +159,7 @@ def do_command(platform: SimulatedPlatform, words: Sequence[str]) -> str:
 
 
 def listen(loop: DevLoop, source: TextIO) -> None:
-    """Do what is typed, until the input ends."""
+    """Run the commands that are typed, until the input ends."""
     for line in source:
         if line.strip():
             loop.say(f"> {do_command(loop.platform, line.split())}")

@@ -43,7 +43,7 @@ def test_a_poll_that_comes_in_behind_the_kill_of_its_sender_claims_nothing() -> 
         platform.close()
 
 
-def test_a_poll_that_was_sent_before_its_holder_let_go_takes_nothing_back() -> None:
+def test_a_poll_that_was_sent_before_the_release_renews_nothing() -> None:
     store = FakeStore()
     contract = FakeApi(store, tokens={"token": ("sva_1", float("inf"))})
     store.accounts["sva_1"] = FakeAccount("sva_1", "prj_1", "key", "public", ("broken",))

@@ -118,7 +118,7 @@ def test_a_script_comes_from_stdin_too_and_a_repetition_is_reported(run: Run, pl
 
 
 @pytest.mark.parametrize("text", ["hostname\n", "", "#!/bin/sh\n" + "x" * 50_000])
-def test_what_is_no_script_is_not_sent(run: Run, platform: FakeCliPlatform, text: str) -> None:
+def test_an_invalid_script_is_not_sent(run: Run, platform: FakeCliPlatform, text: str) -> None:
     result = run("submit", "c1", "-", stdin=text)
     assert (result.exit_code, asked(platform, "queue.submit")) == (1, [])
 
@@ -223,7 +223,7 @@ def test_the_queue_says_why_jobs_wait_and_that_it_is_empty(run: Run, platform: F
     assert "mooring slurm submit c1" in run("queue", "c1").stderr
 
 
-def test_a_job_that_there_is_not_is_said(run: Run, platform: FakeCliPlatform) -> None:
+def test_a_missing_job_is_reported(run: Run, platform: FakeCliPlatform) -> None:
     answers(platform, "queue.read", {"jobs": []})
     result = run("job", "c1", "7")
     assert (result.exit_code, "does not know job 7" in result.stderr) == (1, True)
@@ -354,7 +354,7 @@ def test_memory_is_read_as_slurms_users_write_it(text: str, mib: int) -> None:
 
 
 @every_row("text", ["", "x", "1:2:3:4", "-5", "0", "0:00"])
-def test_what_is_no_time_is_refused(text: str) -> None:
+def test_an_invalid_time_is_refused(text: str) -> None:
     with pytest.raises(click.BadParameter):
         JobTimeType().convert(text, None, None)
 

@@ -19,7 +19,7 @@ from mooring_slurm.daemons import BEGINS
 from mooring_slurm.plans import plan
 
 
-def test_before_a_worker_is_given_up_its_daemon_is_heard_and_then_it_is_said_in_the_daemons_words() -> None:
+def test_a_worker_that_is_given_up_is_reported_in_its_daemons_words() -> None:
     error = {"error": {"code": "daemon_down", "detail": "the slurmd of c-one does not stay up"}}
     bad = task("prove/one", error, "failed", exit_code=1, failure_code="exited")
     here = view(member(HEAD), member(FIRST, "joining"), member(SECOND, "joining"), tasks=(bad,))
@@ -39,7 +39,7 @@ def test_before_a_worker_is_given_up_its_daemon_is_heard_and_then_it_is_said_in_
         assert (failure.detail, failure.last_lines) == (expected, tuple(lines))
 
 
-def test_a_daemon_that_was_heard_in_the_middle_of_its_next_start_is_reported_by_what_ended_the_last_one() -> None:
+def test_a_daemon_that_restarts_is_reported_by_what_ended_its_last_run() -> None:
     bad = task("prove/one", {"error": {"code": "daemon_down", "detail": "it is down"}}, "failed", exit_code=1)
     start = [BEGINS, "slurmd: error: other hardware"]
     lines = [*start, "slurmd: error: the port is taken", *start]

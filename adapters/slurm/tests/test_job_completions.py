@@ -53,7 +53,7 @@ def test_a_line_tells_one_attempt_with_its_gpus() -> None:
 
 
 @every_row("text", ["", "x", "7 1 2", "7 1 2 FAILED a/b", "7 1 2 FAILED"])
-def test_a_line_that_is_none_tells_nothing(text: str) -> None:
+def test_a_malformed_line_is_ignored(text: str) -> None:
     assert attempt_of(text) is None
 
 

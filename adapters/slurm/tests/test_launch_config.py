@@ -22,7 +22,7 @@ def test_the_manifests_defaults_are_those_of_the_code() -> None:
     assert set(fields) == {*LaunchConfig.__dataclass_fields__, drain}
 
 
-def test_without_a_default_the_first_partition_is_it() -> None:
+def test_without_a_default_the_first_partition_is_used() -> None:
     config = read_config({"partitions": [{"name": "a"}, {"name": "b", "max_minutes": 5}]})
     assert config.partitions == (Partition("a", default=True), Partition("b", max_minutes=5))
 

@@ -84,7 +84,7 @@ def test_it_runs_from_one_file_without_packages(home: Path) -> None:
         (("submit",), '{"key": "$(x)", "script": "#!/bin/sh"}', "a key must have"),
     ],
 )
-def test_what_it_is_asked_wrongly_is_said(home: Path, words: tuple[str, ...], stdin: str, why: str) -> None:
+def test_a_malformed_request_is_explained(home: Path, words: tuple[str, ...], stdin: str, why: str) -> None:
     code, answer, shown = run(home, *words, stdin=stdin)
     assert (code, answer["error"]["code"]) == (2, "usage")
     assert why in answer["error"]["detail"]
@@ -101,7 +101,7 @@ def test_a_controller_that_is_away_is_said_and_not_waited_for_by_slurms_own_comm
     assert (code, answer["error"]["code"]) == (1, "controller_down")
 
 
-def test_a_look_tells_everything_at_once(home: Path) -> None:
+def test_one_observation_reports_everything(home: Path) -> None:
     slurm = recorded(
         home,
         squeue=f"cat {RECORDED}/squeue_plain.json",
@@ -150,7 +150,7 @@ def test_a_node_that_is_busy_is_not_deleted(home: Path) -> None:
     assert "held by jobs 4, 5" in raised.value.detail
 
 
-def test_a_daemon_is_given_up_by_what_the_looks_saw_and_not_by_what_was_before_them(home: Path) -> None:
+def test_a_daemon_is_given_up_only_by_what_the_probes_observed(home: Path) -> None:
     slurm = recorded(home)
     words = ["slurmd", "-c", "echo up; read line", "-N", "hpc-worker-1", slurm.conf]
     daemon, late = nodes.DaemonWatch(slurm, "hpc-worker-1"), time.monotonic() + 2 * nodes.DAEMON_SECONDS
@@ -279,7 +279,7 @@ def test_output_that_ends_within_a_character_comes_to_its_end(home: Path) -> Non
 
 
 @pytest.mark.parametrize("wrote", [b"\x1b" * 40_000, "ж".encode() * 20_000, b"\x00\xff" * 20_000])
-def test_output_that_is_no_plain_text_is_read_to_its_end_in_answers_that_fit(home: Path, wrote: bytes) -> None:
+def test_binary_output_is_read_to_its_end_in_responses_that_fit(home: Path, wrote: bytes) -> None:
     (home / "out").write_bytes(wrote)
     slurm = recorded(
         home,
@@ -294,7 +294,7 @@ def test_output_that_is_no_plain_text_is_read_to_its_end_in_answers_that_fit(hom
     assert (offset, text) == (len(wrote), wrote.decode("utf-8", "replace").replace("\x00", "\ufffd"))
 
 
-def test_output_that_is_no_plain_file_holds_nobody_up(home: Path) -> None:
+def test_output_that_is_not_a_regular_file_blocks_nobody(home: Path) -> None:
     os.mkfifo(home / "pipe")
     slurm = recorded(
         home,

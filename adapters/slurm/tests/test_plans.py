@@ -200,7 +200,7 @@ def test_a_worker_that_slurm_does_not_reach_either_is_not_waited_for() -> None:
     assert "--gone" in named(found, "delete/one").arguments["argv"]
 
 
-def test_a_worker_that_slurm_does_not_know_is_removed_all_the_same() -> None:
+def test_a_worker_that_slurm_does_not_know_is_still_removed() -> None:
     unknown = task("cordon/one", {"error": {"code": "not_found", "detail": "there is no node c-one"}}, "failed")
     found = plan(view(member(HEAD), member(FIRST, "draining"), tasks=(unknown,)), operation("remove", FIRST))
     assert [each.step for each in found.steps] == ["delete/one", "stop/one", "finish"]

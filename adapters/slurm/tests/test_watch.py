@@ -44,7 +44,7 @@ def cluster(worker: Member | None = None) -> InstanceView:
     return view(member(HEAD), worker or member(FIRST))
 
 
-def test_a_cluster_that_was_not_looked_at_is_looked_at_on_the_controller_and_nothing_is_reported() -> None:
+def test_a_cluster_that_was_not_observed_is_observed_on_the_controller_and_nothing_is_reported() -> None:
     found = watch(cluster())
     assert [(each.type, each.member_id) for each in found.looks] == [("probe.exec", HEAD)]
     assert (found.health, found.members) == (None, ())
@@ -86,7 +86,7 @@ def test_a_node_that_is_down_makes_its_member_degraded_with_slurms_reason() -> N
     assert "Not responding" in (observed.health_detail or "")
 
 
-def test_a_node_that_was_silent_once_is_looked_at_again_before_its_member_is_called_degraded() -> None:
+def test_a_node_that_was_silent_once_is_checked_again_before_its_member_is_degraded() -> None:
     silent = {**IDLE, "state": ["IDLE", "NOT_RESPONDING"], "responding": False}
     observed = seen_of(watch(looked(cluster(), [silent])))
     assert observed.status == "ready"
@@ -167,7 +167,7 @@ def test_a_node_whose_member_was_removed_by_force_is_deleted_by_the_controller()
     assert seen_of(found).status == "ready"
 
 
-def test_a_node_that_is_being_deleted_is_looked_at_again_in_the_next_stretch_and_then_all_is_well() -> None:
+def test_a_node_that_is_being_deleted_is_checked_again_in_the_next_interval() -> None:
     here = forced(LEFT)
     (asked,) = watch(here).looks
     for status in ("claimed", "succeeded", "failed"):

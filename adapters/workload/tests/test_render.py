@@ -37,7 +37,7 @@ def test_an_image_is_started_by_its_role_with_its_token_granted_and_never_writte
     assert made.endpoints[0]["path"] == "/lab"
 
 
-def test_what_the_launcher_hides_stands_in_no_task() -> None:
+def test_no_task_contains_what_the_launcher_hides() -> None:
     manifest = manifest_of("jupyter")
     fields = {"token": {"type": "string", "writeOnly": True}, "name": {"type": "string"}}
     manifest["config_schema"] = {"type": "object", "properties": fields}

@@ -43,7 +43,7 @@ def test_a_probe_that_succeeds_is_health() -> None:
     assert (found.members[0].status, found.members[0].health, found.health) == ("ready", "healthy", "healthy")
 
 
-def test_a_probe_that_fails_is_reported_and_the_program_is_looked_at() -> None:
+def test_a_failed_probe_is_reported_and_the_program_is_inspected() -> None:
     (first,) = seen().looks
     failed = look("probe.http", "failed", failure_code="probe_failed", failure_detail="no answer", step=first.step)
     found = seen(failed)
@@ -62,7 +62,7 @@ def test_a_program_that_has_ended_is_reported_with_its_exit_code_and_last_lines(
     assert "no such module" in observed.health_detail
 
 
-def test_a_member_that_is_no_longer_there_is_not_looked_at() -> None:
+def test_a_removed_member_is_not_observed() -> None:
     for status in ("requested", "joining", "draining", "drained", "failed", "removing", "removed"):
         found = seen(status=status)
         assert (found.members, found.looks) == ((), ())

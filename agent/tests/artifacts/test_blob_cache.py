@@ -74,7 +74,7 @@ async def test_a_fetch_that_was_cut_off_goes_on_where_it_ended(tmp_path: Path) -
     assert len(source.asked) == 2
 
 
-async def test_what_was_whole_before_it_had_its_place_is_not_asked_for_again(tmp_path: Path) -> None:
+async def test_a_download_that_was_complete_is_not_repeated(tmp_path: Path) -> None:
     source, cache = InterruptedSource(), BlobCache(tmp_path)
     (tmp_path / "partial" / digest_of(CONTENT)[7:]).write_bytes(CONTENT)
     assert await cache.fetch(digest_of(CONTENT), None, source, ignore_progress) is False
@@ -162,6 +162,6 @@ async def test_two_that_want_the_same_at_once_fetch_it_once(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("digest", ["sha256:../../etc/passwd", "sha512:" + "0" * 64, "sha256:" + "G" * 64, "", "x"])
-async def test_what_is_no_digest_becomes_no_path(tmp_path: Path, digest: str) -> None:
+async def test_an_invalid_digest_never_becomes_a_path(tmp_path: Path, digest: str) -> None:
     with pytest.raises(HostFailure, match="refused"):
         await BlobCache(tmp_path).fetch(digest, None, InterruptedSource(), ignore_progress)

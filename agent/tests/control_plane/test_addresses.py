@@ -41,7 +41,7 @@ def test_enrol_says_so_in_a_line_before_it_makes_a_key(tmp_path: Path, capsys: p
 
 
 @every_row("url", ["http://127.0.0.1:7420", "http://localhost", "https://mooring.invalid"])
-def test_without_a_way_to_the_platform_but_the_loopback_the_machine_has_the_address_by_which_it_goes_elsewhere(
+def test_a_machine_that_reaches_the_platform_by_loopback_uses_the_address_of_its_default_route(
     url: str,
 ) -> None:
     found = local_address(url)

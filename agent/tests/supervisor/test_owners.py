@@ -288,7 +288,7 @@ except ConnectionError: print("b''")
     "raw",
     [b"", b"I", b"I{", b"I[]", b"Mx", b"X{}", b'I{"op":"none","owner":""}', b'I{"op":[]}', b'I{"op":"list","owner":7}'],
 )
-async def test_a_message_that_is_none_is_refused_and_ends_nothing(sandbox: RunningSupervisor, raw: bytes) -> None:
+async def test_a_malformed_message_is_refused_and_ends_nothing(sandbox: RunningSupervisor, raw: bytes) -> None:
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     connection.settimeout(180)
     connection.connect(str(sandbox.state / "supervisor.sock"))

@@ -145,7 +145,7 @@ async def test_a_file_that_is_not_executable_is_reported(sandbox: RunningSupervi
 
 
 @every_row("key", ["", "../up", "a/b", ".hidden", "x" * 129, "ä", "a\0b", "a\nb"])
-async def test_a_key_that_is_no_name_is_refused(sandbox: RunningSupervisor, key: str) -> None:
+async def test_a_key_that_is_not_a_name_is_refused(sandbox: RunningSupervisor, key: str) -> None:
     with pytest.raises(SupervisorRefusal) as refused:
         await sandbox.client.start_run("", key, shell("true"), 60)
     assert refused.value.code == "refused"

@@ -76,7 +76,7 @@ def test_what_is_aimed_wrong_is_refused_by_its_reason(change: dict[str, object],
     )
 
 
-def test_what_is_no_task_at_all_is_refused() -> None:
+def test_a_payload_that_is_not_a_task_is_refused() -> None:
     fake_platform = FakePlatform()
     assert refusal(fake_platform, fake_platform.sign(b"[]")) == "bad_arguments"
     assert refusal(fake_platform, fake_platform.sign(b"\xff\xfe")) == "bad_arguments"

@@ -198,7 +198,7 @@ async def test_a_relay_that_sends_more_than_there_is_room_for_is_cut_off() -> No
         host.others[0].close()
 
 
-async def test_what_is_no_frame_of_a_relay_breaks_the_tunnel() -> None:
+async def test_an_invalid_frame_of_a_relay_breaks_the_tunnel() -> None:
     for data in (packed(EXIT, 1, b"0"), b"GET / HTTP/1.1\r\n\r\n", HEAD.pack(DATA, 1, FRAME_MAX + 1), packed(OPEN, 1)):
         host = SocketPairHost()
         async with tunnel(host, ports=(1,)) as (relay, task):
@@ -297,7 +297,7 @@ async def test_a_real_server_in_a_sandbox_answers_and_a_strangers_port_does_not(
                 assert json.loads(refused.data)["code"] == "permission_denied"
 
 
-async def test_frames_are_read_as_they_were_packed_and_what_is_cut_is_no_frame() -> None:
+async def test_frames_are_read_as_they_were_packed_and_truncated_ones_are_refused() -> None:
     reader = asyncio.StreamReader()
     reader.feed_data(packed(DATA, 7, b"abc") + packed(END, 7) + packed(DATA, 7, b"cut")[:-1])
     reader.feed_eof()

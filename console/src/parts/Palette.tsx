@@ -96,7 +96,7 @@ export function Palette({ close }: { close: () => void }) {
             {hit.status && <Status kind="instance" value={hit.status} />}
           </div>
         ))}
-        {hits.length === 0 && <p className="px-3 py-4 text-center text-muted">Nothing is named like this.</p>}
+        {hits.length === 0 && <p className="px-3 py-4 text-center text-muted">Nothing has such a name.</p>}
       </div>
     </dialog>
   );

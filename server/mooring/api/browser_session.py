@@ -67,7 +67,7 @@ def _require_own_page(scope: Mapping[str, Any], headers: Mapping[str, str], addr
 
 
 def _cookie(header: str) -> str | None:
-    """The session's token; a cookie that occurs twice is none, since somebody else may have set one of them."""
+    """The session's token. A cookie that occurs twice is ignored, because somebody else may have set one of them."""
     if COOKIE not in header or len(header) > COOKIE_HEADER_MAX:
         return None
     pairs = (part.strip().partition("=") for part in header.split(";"))

@@ -104,7 +104,7 @@ def _operation(route: Route, shown: dict[str, Any], components: dict[str, Any]) 
 
 
 def _batch_types(route: Route, components: dict[str, Any]) -> dict[str, Any]:
-    """How the list of a batch may come alone: as an array, or with one item per line."""
+    """The media types of a batch that is only a list: a JSON array, or one item per line."""
     kind: Any = route.body
     listed = components[kind.__name__]["properties"][route.batch]
     return {CLOUDEVENTS_BATCH: {"schema": listed}, NDJSON: {"schema": listed["items"]}}

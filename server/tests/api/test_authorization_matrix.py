@@ -372,7 +372,7 @@ def _assert_allowed(each: Route, name: str, rows: list[Any], *, status: int, cod
     ids=lambda each: each.name,
     by=lambda each: each.noun,
 )
-async def test_nobody_gets_through_to_another_tenants_place(cast: Cast, each: Route) -> None:
+async def test_nobody_reaches_another_tenants_place(cast: Cast, each: Route) -> None:
     run = fresh_name("foreign")
     kept = RequestParts(await cast.foreign.ids(each, fresh=False), await body_of(each, cast.foreign))
     callers = await cast.callers(each)

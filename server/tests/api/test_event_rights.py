@@ -203,7 +203,7 @@ SELECT count(*) FROM pg_locks JOIN pg_database ON pg_database.oid = pg_locks.dat
  WHERE datname = current_database() AND relation = 'event_horizon'::regclass AND NOT granted"""
 
 
-async def test_a_list_that_may_wait_is_refused_when_its_reader_lost_the_right_before_it_came_to_that(
+async def test_a_waiting_list_is_refused_when_its_reader_lost_the_right_meanwhile(
     world: World, connection: asyncpg.Connection
 ) -> None:
     place = await place_with_reader(world)

@@ -290,7 +290,7 @@ async def test_a_malformed_trace_is_replaced_by_a_new_one(world: World, given: s
         ("BREW", TENANTS, 400, Code.MALFORMED_REQUEST),
     ],
 )
-async def test_what_there_is_not_is_answered_in_the_same_envelope(
+async def test_an_unknown_path_is_answered_in_the_same_envelope(
     world: World, method: str, path: str, status: int, code: Code
 ) -> None:
     host = world.running.url.removeprefix("http://")

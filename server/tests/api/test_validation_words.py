@@ -42,7 +42,7 @@ class Body(msgspec.Struct, forbid_unknown_fields=True):
         ({"need": None}, "need: must be text, not null"),
     ],
 )
-def test_a_refused_value_is_said_in_words_and_not_in_the_library_s(given: dict[str, Any], said: str) -> None:
+def test_a_refused_value_is_explained_in_our_words_not_the_library_s(given: dict[str, Any], said: str) -> None:
     with pytest.raises(Refusal) as refused:
         decode_body(msgspec.json.encode({"need": "", **given}), Body, None)
     assert refused.value.detail == said

@@ -74,7 +74,7 @@ async def test_a_read_waits_until_one_of_the_states_is_reached(account: Administ
     assert (await waiting).json()["status"] == "disabled"
 
 
-async def test_what_is_there_already_is_answered_at_once(account: AdministeredAccount) -> None:
+async def test_a_change_that_happened_already_is_returned_at_once(account: AdministeredAccount) -> None:
     before = await account.etag()
     await account.move("disable")
     begun = time.monotonic()

@@ -333,7 +333,7 @@ def test_the_hosts_of_the_platform_are_read_from_its_settings() -> None:
     assert own_hosts("10.0.0.1", "postgresql:///mooring?host=db2.example") == ["10.0.0.1", "db2.example"]
 
 
-def test_networks_that_are_none_stop_the_start() -> None:
+def test_invalid_networks_stop_the_start() -> None:
     given = "10.0.0.0/8, fd00::/8"
     assert read_settings({"MOORING_WEBHOOK_ALLOW_NETWORKS": given}).webhook_allow_networks == given
     with pytest.raises(SettingRefused, match="WEBHOOK_ALLOW_NETWORKS"):

@@ -102,9 +102,7 @@ async def test_three_replicas_that_start_at_once_on_an_empty_database_make_one_f
         await fleet.close()
 
 
-async def test_a_port_that_is_taken_is_said_in_one_line_with_the_setting_that_changes_it(
-    database_url: str, tmp_path: Path
-) -> None:
+async def test_a_port_in_use_is_reported_in_one_line_with_its_setting(database_url: str, tmp_path: Path) -> None:
     fleet = ServerGroup(tmp_path, {"MOORING_DATABASE_URL": database_url})
     try:
         with socket.create_server((LOOPBACK, free_port())) as taken:

@@ -243,7 +243,7 @@ async def test_a_carrier_that_dies_ends_its_viewers_with_the_reason_and_the_next
     assert frame.data == b"again"
 
 
-async def test_a_viewer_who_leaves_closes_his_stream_and_no_other(platform: PlatformWithRelay) -> None:
+async def test_a_viewer_who_leaves_closes_only_their_stream(platform: PlatformWithRelay) -> None:
     viewer, inside, tunnel = await platform.connected()
     viewer.writer.close()
     assert (await inside.next()).kind == CLOSE

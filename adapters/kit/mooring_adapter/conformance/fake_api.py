@@ -87,7 +87,7 @@ class FakeApi:
         return self.store.accounts[account_id]
 
     def _require_actions(self, account: FakeAccount, request: ApiRequest) -> None:
-        """Refuse what the account was not given: it has the manifest's `required_actions`, and no others."""
+        """Refuse actions that are not among the manifest's `required_actions`."""
         for action in actions_of(request):
             if action not in account.actions or action in self.forbidden:
                 raise RequestRefused(
@@ -387,7 +387,7 @@ class FakeApi:
 
 
 def _check_write(route: str, body: Mapping[str, Any]) -> None:
-    """Refuse what is wrong with a body whatever the state, as the server does before it looks at the fence."""
+    """Refuse a malformed body; like the server, before the fence is compared."""
     check_body(route, body)
     if route == "secrets":
         usage_rules.check_secret(body)

@@ -89,7 +89,7 @@ def _named_artifacts(kind: str, arguments: Mapping[str, Any]) -> Iterable[tuple[
 
 
 def _check_pinned(instance: FakeInstance, operation: FakeOperation | None, path: str, named: Any) -> None:
-    """Refuse what neither the instance nor the target of the operation is pinned to."""
+    """Refuse an artifact that neither the instance nor the operation's target is pinned to."""
     if not isinstance(named, dict):
         raise invalid(f'{path}: {{"artifact": "<role>"}} or {{"digest": "sha256:…"}}')
     target = None if operation is None else operation.target_pin

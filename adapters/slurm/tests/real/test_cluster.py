@@ -359,7 +359,7 @@ async def _forgotten(driver: ClusterDriver) -> list[tuple[str, ...]] | None:
     return [tuple(each.arguments["argv"][-6:]) for each in found] or None
 
 
-async def test_an_account_comes_closes_and_goes(driver: ClusterDriver) -> None:
+async def test_an_account_is_added_closed_and_removed(driver: ClusterDriver) -> None:
     who = {"account": "p-other", "user": "alice"}
     await driver.ask("account-add", stdin=who)
     words = ("sacctmgr", "-n", "-P", "list", "associations", "format=account,user,grpsubmitjobs")

@@ -102,7 +102,7 @@ async def test_a_sandbox_looks_for_neighbours_among_254_addresses_only(host: Nam
 
 
 @every_row("table", kernel_tables.tables(8 << 30))
-def test_a_table_is_raised_and_never_lowered_and_what_cannot_be_raised_is_said(
+def test_a_table_is_raised_and_never_lowered_and_a_failure_is_reported(
     tmp_path: Path, table: kernel_tables.KernelTable
 ) -> None:
     file = tmp_path / table.path

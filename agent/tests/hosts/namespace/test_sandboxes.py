@@ -106,7 +106,7 @@ async def test_members_of_one_project_reach_each_other_by_name_in_any_order(host
     assert (await inside.run("sh", "-c", names))[1].split() == ["10.77.0.5", "10.77.9.9"]
 
 
-async def test_a_member_goes_while_the_one_goes_by_whom_their_network_would_be_entered(
+async def test_a_member_ends_while_the_member_whose_network_it_uses_ends_too(
     host: NamespaceHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for number in (5, 6):

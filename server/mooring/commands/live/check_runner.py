@@ -49,7 +49,7 @@ class CheckRunner:
         return bool(done)
 
     async def wait_or_sleep(self, check_id: str, seconds: float) -> None:
-        """Wait for `seconds`, or less if the check ends here before."""
+        """Wait for `seconds`, or until this process ends the check, whichever is first."""
         if check_id in self._tasks:
             await self.wait(check_id, seconds)
         else:

@@ -49,7 +49,7 @@ class PatternRefused(Exception):
 
 @dataclass(slots=True)
 class _Reader:
-    """Reads a pattern by the rules of the subset and collects it again as RE2 takes it."""
+    """Checks a pattern against the subset, and translates it to RE2's syntax."""
 
     text: str
     length_max: int

@@ -70,7 +70,7 @@ class Attribution(NamedTuple):
 
 
 class _Fresh(NamedTuple):
-    """An event that is to be stored, and how it is billed."""
+    """An event to store, and how it is billed."""
 
     key: str
     event: MeterEvent

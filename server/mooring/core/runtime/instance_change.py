@@ -106,7 +106,7 @@ def require_running(instance: Instance, verb: str) -> None:
 
 
 def require_trusted(current: InstanceContext, verb: str) -> None:
-    """Refuse what an instance whose artifacts are not trusted now does not accept."""
+    """Refuse an operation that needs trusted artifacts, if those of the instance are not trusted now."""
     if current.distrust is not None and current.distrust.refuses(verb):
         raise current.distrust.refusal(verb)
 

@@ -45,7 +45,7 @@ class ReactionBudget:
 
 @dataclass(frozen=True, slots=True)
 class UntrustedInstance:
-    """An instance that is to be drained or stopped, or that is being so."""
+    """An instance that waits to be drained or stopped, or whose drain or stop is under way."""
 
     id: str
     tenant_id: str

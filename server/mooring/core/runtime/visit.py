@@ -172,7 +172,7 @@ class OpenCommands:
 
 
 def check_room_for_command(opened: OpenCommands, most: OpenCommands) -> None:
-    """Refuse one more command than these; 0 is no bound."""
+    """Refuse one more command than these; 0 means no bound."""
     for name, number, bound in (
         ("allocation", opened.of_allocation, most.of_allocation),
         ("project", opened.of_project, most.of_project),

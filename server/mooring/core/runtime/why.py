@@ -266,7 +266,7 @@ def _open_operation(facts: WhyFacts, operation: Operation) -> Link:
 
 
 def _busy(facts: WhyFacts, operation: Operation) -> Link:
-    """What still runs on the members that are to be quiet: the operation names it."""
+    """What still runs on the members that an operation waits for."""
     busy = [each for each in _concerned(facts, operation) if each.member.name in (operation.blocker or "")]
     return tuple(cause for each in busy[:1] for cause in member_cause(each)), NEXT_OF_BLOCKER[NOT_QUIET]
 

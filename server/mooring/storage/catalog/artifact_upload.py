@@ -15,7 +15,7 @@ CONTENT: Final = "SELECT content FROM artifact_upload WHERE location = $1"
 
 
 async def use(database: Database, acting: Acting, project_id: str | None) -> UploadUse:
-    """What the tenant keeps, and how much of it is of this project; None stands for what is of no project."""
+    """What the tenant's uploads take, and this project's part of it; None for uploads without a project."""
     row = await database.fetchrow(acting, USE, acting.tenant_id, project_id)
     return UploadUse(*row) if row is not None else UploadUse(0, 0, 0, 0)
 

@@ -1,4 +1,4 @@
-"""Reads a transaction that is to be corrected."""
+"""Reads the transaction that a correction names."""
 
 from typing import Final
 

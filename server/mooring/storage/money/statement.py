@@ -1,4 +1,4 @@
-"""Reads statements, and the sums over their lines; the laws of the chain.
+"""Reads statements, the sums over their lines, and what a proof checks of their chain.
 
 A statement's lines are the rated usage that counts in its month, in its currency. Covered usage without a price has no
 currency: it is shown with every currency of the month, and costs nothing in any.

@@ -109,7 +109,7 @@ async def under_way(database: Database) -> list[UntrustedInstance]:
 
 
 async def candidates(database: Database, per_tenant: int) -> list[UntrustedInstance]:
-    """Instances that are to be drained or stopped, as many of each tenant as there may be at once."""
+    """Instances that wait to be drained or stopped, never more of a tenant than may be under way at once."""
     rows = await database.fetch(PLATFORM, CANDIDATES, per_tenant, CANDIDATES_MAX)
     return [UntrustedInstance(*row) for row in rows]
 

@@ -203,7 +203,7 @@ def by_hand(versions: Sequence[StoredVersion]) -> list[Candidate]:
     ]
 
 
-async def test_of_the_few_versions_that_are_looked_at_the_same_one_is_chosen_as_of_all(rows: ProjectRows) -> None:
+async def test_the_few_versions_that_are_examined_contain_the_best_of_all(rows: ProjectRows) -> None:
     chance = random.Random(5)
     all_of: dict[str, list[Candidate]] = {}
     for number in range(25):

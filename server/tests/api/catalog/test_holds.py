@@ -96,7 +96,7 @@ async def test_a_hold_is_taken_once(rows: ProjectRows) -> None:
     assert await refusal(take(rows, digest, holder)) is Code.NAME_TAKEN
 
 
-async def test_another_tenants_artifact_of_the_same_digest_is_neither_held_nor_in_the_way(
+async def test_another_tenants_artifact_of_the_same_digest_is_neither_held_nor_a_blocker(
     rows: ProjectRows, database: Database
 ) -> None:
     other = await make_project_rows(database, "other")

@@ -29,7 +29,7 @@ async def site(world: World) -> AllocationSite:
     return await make_site(world)
 
 
-async def test_an_allocation_is_placed_stands_and_ends_with_a_clean_receipt(site: AllocationSite) -> None:
+async def test_an_allocation_is_placed_runs_and_ends_with_a_clean_receipt(site: AllocationSite) -> None:
     node_id, sku = await site.fleet.node(4), await site.fleet.sku()
     asked = await site.ask(sku, gpu_count=2, name="trainer")
     assert (asked["status"], asked["node_id"], asked["regions"]) == ("requested", None, ["local"])
@@ -257,7 +257,7 @@ async def mark(site: AllocationSite, node_id: str, *, unreachable: bool) -> None
     await site.fleet.write(Update("node", node_id, node.revision, {"unreachable_since": since}))
 
 
-async def test_what_stood_on_a_node_that_is_written_off_is_lost_and_ends_by_that(site: AllocationSite) -> None:
+async def test_allocations_of_a_written_off_node_are_lost_and_end(site: AllocationSite) -> None:
     node_id, sku = await site.fleet.node(4), await site.fleet.sku()
     stands = await site.active(sku, gpu_count=1)
     leaving = await site.active(sku, gpu_count=1)

@@ -137,7 +137,7 @@ async def test_a_node_with_allocations_is_not_retired(site: NodeInUse) -> None:
     assert (await site.node())["status"] == "ready"
 
 
-async def test_a_write_off_retires_the_node_and_ends_what_was_on_it(site: NodeInUse) -> None:
+async def test_a_write_off_retires_the_node_and_ends_its_allocations(site: NodeInUse) -> None:
     allocation_id = await site.active()
     stated = {"reason": "the rack burnt down", "may_be_left": "a disk"}
     answer = await site.world.admin.post(f"{site.path}/write-off", json=stated)

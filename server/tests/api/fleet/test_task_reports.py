@@ -56,7 +56,7 @@ async def test_a_failure_says_why(site: NodeSite) -> None:
     assert stands.failure_detail == "false ended with 3"
 
 
-async def test_an_output_that_was_asked_for_stands_beside_the_results_own_size(site: NodeSite) -> None:
+async def test_requested_output_does_not_count_for_the_size_of_the_result(site: NodeSite) -> None:
     asked = {"argv": ["look"], "output_bytes": 65_536}
     made, failed = await site.make(arguments=asked), await site.make(arguments=asked)
     one, two = await site.agent.claim()

@@ -67,7 +67,7 @@ async def test_a_credit_is_a_transaction_of_its_own_that_the_worker_leaves_alone
     assert broken(await proof(database)) == {}
 
 
-async def test_what_is_no_correction_is_refused(site: AllocationSite) -> None:
+async def test_an_invalid_correction_is_refused(site: AllocationSite) -> None:
     known = str(await site.fleet.database.fetchval(PLATFORM, "SELECT min(id) FROM ledger_transaction"))
     await correct(site, 422, transaction_id=known, micro=0)
     await correct(site, 422, transaction_id=known, micro=-1, reason="too short")

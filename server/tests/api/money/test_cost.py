@@ -129,7 +129,7 @@ async def test_the_open_hour_is_estimated_and_the_month_is_forecast(site: Alloca
     assert (await site.get(stands["id"]))["status"] == "active"
 
 
-async def test_covered_usage_stands_apart_and_every_group_adds_up(site: AllocationSite) -> None:
+async def test_covered_usage_is_listed_apart_and_every_group_adds_up(site: AllocationSite) -> None:
     """Tokens that are charged, tokens that the allocation pays for, and the allocation itself, by every key."""
     world, hour = site.world, hour_of(CLOCK.now()) + HOUR
     home = Home(world, world.client(), site.tenant, site.project_id)

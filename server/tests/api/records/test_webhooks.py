@@ -114,7 +114,7 @@ async def test_an_internationalized_name_is_kept_in_ascii(world: World) -> None:
     assert webhook["url"] == "https://xn--bcher-kva.invalid/"
 
 
-async def test_a_type_that_there_is_not_is_refused(world: World) -> None:
+async def test_an_unknown_type_is_refused(world: World) -> None:
     body = {"url": URL, "event_types": ["identity.unheard_of"]}
     answered = await world.admin.post("/api/v1/platform/webhooks", json=body)
     assert (answered.status_code, answered.json()["details"]) == (422, {"path": "event_types"})

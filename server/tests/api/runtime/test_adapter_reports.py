@@ -77,7 +77,7 @@ async def test_a_launch_is_reported_step_by_step_and_ends_in_a_running_instance(
     assert {row[1] for row in rows if row[0] == "apps.instance.running"} == {operation.correlation_id}
 
 
-async def test_what_is_so_already_writes_nothing_at_all(site: AdapterSite) -> None:
+async def test_a_change_that_changes_nothing_writes_nothing(site: AdapterSite) -> None:
     adapter = site.adapter()
     instance_id, fence = await deployed(site, adapter, 1)
     members = (await adapter.read(instance_id, fence))["members"]
@@ -307,7 +307,7 @@ async def test_two_hundred_members_are_reported_in_one_request(site: AdapterSite
     assert ready == 200
 
 
-async def test_two_hundred_members_that_report_at_once_are_all_heard(site: AdapterSite) -> None:
+async def test_two_hundred_members_that_report_at_once_are_all_recorded(site: AdapterSite) -> None:
     adapter = site.adapter()
     instance, members, operation = await site.launch(199)
     fence = await adapter.claim(instance.id)

@@ -268,7 +268,7 @@ async def test_what_the_adapter_cannot_do_is_refused_with_its_reason_and_may_be_
     assert (given_up["status"], given_up["refusal_reason"]) == ("refused", "the attachment request was withdrawn")
 
 
-async def test_a_detach_that_fails_names_what_is_in_the_way_and_is_done_again(site: AdapterSite) -> None:
+async def test_a_detach_that_fails_names_its_blocker_and_is_repeated(site: AdapterSite) -> None:
     shared = await a_shared(site)
     attachment_id = await shared.attach()
     path = f"{shared.path}/{attachment_id}"

@@ -133,7 +133,7 @@ async def test_a_running_instance_that_nobody_watches_is_offered_and_one_that_fa
     assert [each["instance_id"] for each in (await two.poll(held=held))["claims"]] == [failed.id]
 
 
-async def test_a_stopped_instance_is_nobodys(site: AdapterSite) -> None:
+async def test_a_stopped_instance_has_no_claimant(site: AdapterSite) -> None:
     adapter = site.adapter()
     instance_id, fence = await deployed(site, adapter)
     await site.stopped(instance_id)
@@ -144,7 +144,7 @@ async def test_a_stopped_instance_is_nobodys(site: AdapterSite) -> None:
     assert (await site.adapter().poll())["claims"] == []
 
 
-async def test_a_waiting_poll_is_given_what_becomes_its_own_at_once(site: AdapterSite) -> None:
+async def test_a_waiting_poll_gets_new_work_at_once(site: AdapterSite) -> None:
     adapter = site.adapter()
     waiting = asyncio.create_task(adapter.poll(wait_seconds=25))
     await waits(site, 1)

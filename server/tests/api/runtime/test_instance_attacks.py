@@ -182,7 +182,7 @@ async def test_an_account_for_one_category_learns_nothing_of_another_by_asking_w
         assert [(await world.client(token).get(each)).status_code for each in asked] == statuses
 
 
-async def test_who_may_only_look_is_shown_no_secret_and_asks_for_no_action(launching: Launching, world: World) -> None:
+async def test_a_viewer_sees_no_secret_and_starts_no_action(launching: Launching, world: World) -> None:
     running = await launching.running()
     one = f"{launching.path}/{running['id']}"
     publisher = launching.publisher

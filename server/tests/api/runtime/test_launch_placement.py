@@ -52,7 +52,7 @@ async def test_a_topology_that_no_machine_holds_is_refused_and_one_that_waits_sa
     assert (await plan_of(launching, topology={"worker": 3}))["placement"]["fits_now"] is True
 
 
-async def test_a_retired_machine_is_no_machine_and_a_need_must_be_met(launching: Launching) -> None:
+async def test_a_retired_machine_does_not_count_and_a_need_must_be_met(launching: Launching) -> None:
     needs = {"needs": [{"fact": "rdma", "equals": True}]}
     await launching.publish("1.1.0", compatibility=needs)
     assert "it needs rdma" in (await refused(launching))["detail"]

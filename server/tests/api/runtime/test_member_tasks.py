@@ -171,7 +171,7 @@ async def test_what_the_platform_alone_asks_for_is_refused(site: AdapterSite, ty
     assert (answer.status_code, answer.json()["code"]) == (403, "permission_denied")
 
 
-async def test_between_operations_a_member_is_only_looked_at(site: AdapterSite) -> None:
+async def test_between_operations_a_member_is_only_observed(site: AdapterSite) -> None:
     adapter = site.adapter()
     instance_id, fence = await deployed(site, adapter)
     head = (await adapter.read(instance_id, fence))["members"][0]["id"]

@@ -225,7 +225,7 @@ def test_a_stated_source_type_is_that_of_the_place() -> None:
         (Visibility.PROJECT, (TENANT, None), None),
     ],
 )
-def test_nobody_publishes_beyond_his_own_place(
+def test_nobody_publishes_beyond_their_own_place(
     visibility: Visibility, place: tuple[str | None, str | None], owner: tuple[str | None, str | None] | None
 ) -> None:
     if owner is None:

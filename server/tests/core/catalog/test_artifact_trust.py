@@ -197,7 +197,7 @@ def test_a_tenants_key_does_not_vouch_for_the_platform() -> None:
     assert derive_trust(ours, [seen(), signed()], KEYS, SIGNED).is_verified
 
 
-def test_where_none_is_required_a_false_signature_is_no_harm() -> None:
+def test_where_no_signature_is_required_a_false_one_does_no_harm() -> None:
     assert derive_trust(ARTIFACT, [seen(), faulty(SignatureFault.MALFORMED)], (), OPEN).is_verified
 
 

@@ -239,7 +239,7 @@ def test_there_is_no_step_without_a_place_or_after_the_end(status: str) -> None:
     assert reconcile(HERE, seen(status)) is None
 
 
-def test_a_sandbox_that_stands_makes_it_active() -> None:
+def test_a_created_sandbox_makes_it_active() -> None:
     facts = {"isolation": "bounded", "address": "10.64.0.2", "limits": {}, "host": "namespace", "other": 1}
     decision = reconcile(HERE, seen("provisioning", task=task("sandbox.create", result=facts)))
     assert steps(decision) == ["allocation: activate"]
@@ -328,7 +328,7 @@ def test_a_failed_teardown_waits_for_its_time_or_for_a_late_receipt() -> None:
         ("releasing", "write_off", False), ("release_failed", "write_off", False),
     ],
 )  # fmt: skip
-def test_what_stood_on_a_node_that_is_gone_is_lost_and_written_off(status: str, step: str, is_lost: bool) -> None:
+def test_allocations_of_a_lost_node_are_lost_and_written_off(status: str, step: str, is_lost: bool) -> None:
     there = seen(status)
     assert there.node is not None
     gone = replace(there, node=replace(there.node, status="retired", written_off_at=NOW))
@@ -340,7 +340,7 @@ def test_what_stood_on_a_node_that_is_gone_is_lost_and_written_off(status: str, 
         assert decision.result.teardown_proof == "written_off"
 
 
-def test_a_blocker_is_said_once_and_taken_back() -> None:
+def test_a_blocker_is_reported_once_and_cleared() -> None:
     there = seen("active")
     assert there.node is not None
     away = replace(there, node=replace(there.node, unreachable_since=NOW))

@@ -86,7 +86,7 @@ def test_a_whole_machine_is_sold_whole_or_not_at_all() -> None:
     assert possible_for((sku,), (mixed,), PolicyChain(())) == ()
 
 
-def test_only_what_policy_allows_could_be_had() -> None:
+def test_only_what_policy_allows_is_offered() -> None:
     layer = LayerRules(Layer.PROJECT, PolicyRules(skus=NameRules(deny=("slice",))))
     app = Compatibility()
     assert had(kind(), chain=PolicyChain((layer,))).offers_for(app) == ()

@@ -88,7 +88,7 @@ def test_an_empty_node_is_retired_with_all_its_slots() -> None:
 
 
 @every_row(("slots", "allocations"), [([], [ALLOCATION]), ([a_slot(0, "claimed")], [])])
-def test_a_node_on_which_somebody_stands_is_not_retired(slots: list[object], allocations: list[str]) -> None:
+def test_a_node_with_allocations_is_not_retired(slots: list[object], allocations: list[str]) -> None:
     with pytest.raises(Refusal) as refused:
         retire_node(context(), a_node(), slots, allocations, WHY)  # type: ignore[arg-type]
     assert (refused.value.code, refused.value.details) == (Code.NOT_EMPTY, {"allocation_ids": allocations})

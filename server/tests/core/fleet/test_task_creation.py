@@ -103,7 +103,7 @@ def test_what_nobody_holds_does_not_end_by_a_result(status: str) -> None:
         finish(NOW, a_task(status), TaskEnd(TaskOutcome.SUCCEEDED))
 
 
-def test_a_cancel_is_at_once_where_nobody_began_and_else_a_question() -> None:
+def test_a_cancel_is_immediate_before_work_began_and_otherwise_a_request() -> None:
     assert cancel(NOW, a_task("queued")).result.status == "cancelled"
     asked = cancel(NOW, a_task("claimed"))
     assert (asked.result.status, [each.type for each in asked.events]) == ("cancelling", ["nodes.task.cancelling"])

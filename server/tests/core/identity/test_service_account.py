@@ -137,7 +137,7 @@ def test_a_key_of_the_wrong_size_is_refused(length: int) -> None:
     assert refused.value.details == {"path": "public_key"}
 
 
-def test_a_change_may_keep_what_its_giver_does_not_hold_and_add_only_what_he_does() -> None:
+def test_a_change_may_keep_rights_that_its_author_lacks_but_add_only_their_own() -> None:
     seen = replace(SEEN, actions=["audit.read", "instance.read"])
     decision = update_service_account(context(), MEMBER, seen, requested("audit.read", "member.read"), 2)
 

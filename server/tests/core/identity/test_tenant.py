@@ -186,13 +186,13 @@ def test_an_admin_changes_a_user(before: User, change: UserChange, written: dict
     ("before", "change"),
     [(USER_SEEN, UserChange.ENABLE), (replace(USER_SEEN, disabled_at=NOW - timedelta(1)), UserChange.DISABLE)],
 )
-def test_what_is_so_already_is_not_written_again(before: User, change: UserChange) -> None:
+def test_an_unchanged_value_is_not_written_again(before: User, change: UserChange) -> None:
     decision = change_user(context(USER), before, change, None)
 
     assert (decision.result, decision.writes, decision.events, decision.audits) == (before, (), (), ())
 
 
-def test_nobody_disables_himself_and_everybody_may_reset_himself() -> None:
+def test_nobody_disables_themselves_and_everybody_may_reset_themselves() -> None:
     for change in (UserChange.DISABLE, UserChange.ENABLE):
         with pytest.raises(Refusal) as refused:
             change_user(context(OTHER_USER), USER_SEEN, change, None)

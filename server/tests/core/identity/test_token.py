@@ -194,7 +194,7 @@ def test_revoking_twice_is_not_an_error_and_has_no_second_effect() -> None:
 # Callers
 
 
-def test_a_users_token_stands_for_the_user_and_the_roles_of_now() -> None:
+def test_a_users_token_has_the_users_current_roles() -> None:
     found = caller(OF_A_USER)
 
     assert (found.actor.kind, found.actor.id, found.actor.token_id) == (PrincipalKind.USER, USER, "tok_1")
@@ -204,7 +204,7 @@ def test_a_users_token_stands_for_the_user_and_the_roles_of_now() -> None:
     assert demoted.authority.at(HERE) == ROLE_ACTIONS[Role.PROJECT_VIEWER]
 
 
-def test_a_user_without_a_role_still_has_his_own_things() -> None:
+def test_a_user_without_a_role_still_has_their_own_account() -> None:
     found = caller(replace(OF_A_USER, roles=()))
 
     assert found.authority.at(Place(Scope.SELF)) == SELF_ACTIONS | {"token.create", "self.update"}
@@ -240,7 +240,7 @@ def test_a_user_without_a_role_still_has_his_own_things() -> None:
         "entry of one who is an operator now",
     ],
 )
-def test_a_token_that_no_longer_counts_stands_for_nobody(facts: TokenFacts) -> None:
+def test_an_invalid_token_identifies_nobody(facts: TokenFacts) -> None:
     assert caller_of(facts, NOW) is None
 
 
@@ -277,7 +277,7 @@ def test_a_narrowed_token_holds_what_both_say(limit: set[str], facts: TokenFacts
     assert whole.limit is None
 
 
-def test_nobody_is_anonymous_and_holds_nothing() -> None:
+def test_anonymous_has_no_rights() -> None:
     assert ANONYMOUS.actor.kind is PrincipalKind.ANONYMOUS
     for place in (Place(Scope.SELF), Place(Scope.PLATFORM), Place(Scope.TENANT, TENANT), HERE):
         assert ANONYMOUS.authority.at(place) == frozenset()
@@ -313,7 +313,7 @@ def test_the_tenant_sees_an_entry_with_its_reason(role: Role) -> None:
 
 
 @every_row("role", [role for role in Role if role not in ROLES])
-def test_an_entry_is_to_look_or_to_act_and_nothing_in_between(role: Role) -> None:
+def test_an_entry_is_either_read_only_or_full(role: Role) -> None:
     with pytest.raises(Refusal) as refused:
         open_break_glass(context(), TENANT, role, "ticket 4711: instance hangs", FRESH)
     assert refused.value.details == {"path": "role"}

@@ -106,7 +106,7 @@ def test_an_initial_state_of_another_machine_is_refused() -> None:
         ("needs_closing_records", frozenset({WindowState.BROKEN})),
     ],
 )
-def test_what_is_said_of_an_unknown_state_is_refused(field: str, value: object) -> None:
+def test_a_description_of_an_unknown_state_is_refused(field: str, value: object) -> None:
     assert broken_rules(**{field: value}) == {TableRule.STATES_ARE_KNOWN: [f"broken in {field} is not of DoorState"]}
 
 

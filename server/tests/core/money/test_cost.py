@@ -23,7 +23,7 @@ NOW = datetime(2026, 3, 31, 22, 30, tzinfo=UTC)
 MONTH = datetime(2026, 3, 1, tzinfo=UTC)
 
 
-def test_a_period_is_this_month_unless_something_is_said() -> None:
+def test_a_period_is_this_month_by_default() -> None:
     assert period_of(None, None, NOW) == CostPeriod(MONTH, NOW)
     asked = CostPeriod(MONTH - timedelta(days=300), MONTH)
     assert period_of(asked.since, asked.until, NOW) == asked

@@ -38,7 +38,7 @@ def failed(tenant_id: str, minutes: float, code: str | None = "runtime_error") -
     return LaunchOutcome(tenant_id, f"op_{minutes}", NOW - timedelta(minutes=minutes), code)
 
 
-def test_nothing_stands_in_the_way_of_a_good_launch() -> None:
+def test_a_good_launch_has_no_blockers() -> None:
     decision = create_instance(context(), launch(), OperationBounds())
     made = decision.result
     assert made.instance.topology == {"head": 1, "hand": 0}
@@ -58,7 +58,7 @@ def test_nothing_stands_in_the_way_of_a_good_launch() -> None:
     assert (member.owns_allocation, member.last_operation_id) == (True, made.operation.id)
 
 
-def test_capacity_that_stands_is_dispatched_at_once_and_shared_in_turn() -> None:
+def test_existing_capacity_is_dispatched_at_once_and_shared_in_turn() -> None:
     one, two = standing(), standing(id="alc_2")
     facts = wished(
         launch(target_allocations={one.id: TargetAllocation(one), two.id: TargetAllocation(two)}, terms=None),
@@ -164,7 +164,7 @@ def test_a_topology_mode_is_one_that_the_manifest_offers() -> None:
 
 
 @every_row("name", BLOCKERS)
-def test_each_thing_in_the_way_has_its_own_code(name: str) -> None:
+def test_each_blocker_has_its_own_code(name: str) -> None:
     change, code = BLOCKERS[name]
     assert codes(launch()) == []
     assert codes(change(launch()))[:1] == [code], name

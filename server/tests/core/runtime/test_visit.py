@@ -58,7 +58,7 @@ def test_a_command_is_audited_with_its_arguments_and_published_without_them() ->
     assert "argv" not in decision.events[0].data
 
 
-def test_a_command_at_a_terminal_stands_among_the_things_of_its_instance() -> None:
+def test_a_command_at_a_terminal_is_recorded_with_its_instance() -> None:
     now = as_somebody(context())
     requested = replace(REQUESTED, terminal=False, directory="/home/app", environment={"A": "b"})
     decision = visit_command(now, standing(now), requested, HASH, "ins_1")

@@ -335,7 +335,7 @@ def test_what_an_adapter_names_leads_to_its_team() -> None:
     assert why.next.who is Unblocker.APP_TEAM
 
 
-def test_an_open_circuit_stands_beside_the_failure() -> None:
+def test_an_open_circuit_is_shown_beside_the_failure() -> None:
     at = instance(status="failed", failure_code="runtime_error", failed_at=NOW)
     why = why_instance(facts(at, circuit="it failed 3 times in a row"))
     assert path(why) == ["instance failed", "circuit open"]

@@ -212,7 +212,7 @@ async def test_what_the_source_does_not_have_leaves_nothing_behind(port: Port) -
     assert (await port.do("GET", port.path))["items"] == []
 
 
-async def test_a_source_that_takes_no_question_for_the_size_is_read_all_the_same(port: Port) -> None:
+async def test_a_source_that_refuses_head_requests_is_still_read(port: Port) -> None:
     served = serve(WEIGHTS)
 
     async def only_get(asked: Asked, writer: asyncio.StreamWriter) -> None:

@@ -294,7 +294,7 @@ async def test_a_payload_that_was_changed_after_signing_does_not_count() -> None
     assert await signed.reasons() == [SignatureRefusalReason.UNKNOWN_KEY]
 
 
-async def test_a_signature_over_the_bare_payload_is_none_over_the_envelope() -> None:
+async def test_a_signature_of_the_bare_payload_does_not_count_for_the_envelope() -> None:
     signed = Signed()
     raw, signature = bundle_bytes(signed.key, statement_payload(signed.name, signed.digest))
     bare = cosign_sign._text(signed.key.sign(statement_payload(signed.name, signed.digest)))
@@ -381,7 +381,7 @@ async def test_a_bundle_that_is_listed_for_a_digest_must_itself_refer_to_it() ->
     assert not verdict.is_signed
 
 
-async def test_only_so_many_entries_are_looked_at() -> None:
+async def test_only_a_bounded_number_of_entries_is_examined() -> None:
     signed = Signed()
     for number in range(SIGNATURES_MAX):
         signed.tag_entry(b"%d" % number, b"x")

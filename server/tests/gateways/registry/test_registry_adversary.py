@@ -471,7 +471,7 @@ async def test_referrers_come_in_pages_of_the_registrys_own(hostile: Adversary, 
         lambda client: client.referrers(REPOSITORY, "sha256:short"),
     ],
 )
-async def test_names_that_are_none_never_become_an_address(
+async def test_invalid_names_never_become_an_address(
     hostile: Adversary, hostile_client: RegistryClient, call: Callable[[RegistryClient], Awaitable[object]]
 ) -> None:
     assert await code_of(call(hostile_client)) is Code.VALIDATION_FAILED

@@ -311,7 +311,7 @@ def test_a_name_of_megabytes_ends_the_walk() -> None:
             LayerInspector(Packing.PLAIN, FileTree()).feed(header)
 
 
-def test_a_tree_that_is_full_knows_that_it_is_not_whole() -> None:
+def test_a_full_tree_knows_that_it_is_incomplete() -> None:
     tree = FileTree(paths_max=2)
     for number in range(3):
         tree.file(f"bin/{number}", 0o755)

@@ -212,7 +212,7 @@ def test_every_logger_of_the_process_writes_the_same_way(stream: io.StringIO) ->
 
 
 @pytest.mark.usefixtures("_logging_restored")
-def test_a_message_whose_arguments_do_not_fit_is_written_all_the_same(stream: io.StringIO) -> None:
+def test_a_message_whose_arguments_do_not_fit_is_still_written(stream: io.StringIO) -> None:
     configure_logging("info", "json", stream)
     record = logging.makeLogRecord({"msg": "%d of %s", "args": ("no number", 1), "levelno": 25})
     logging.getLogger().handlers[-1].handle(record)

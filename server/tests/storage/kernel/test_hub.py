@@ -193,7 +193,7 @@ async def test_a_hub_sees_what_another_process_wrote(hub: EventHub, database: Da
         await elsewhere.close()
 
 
-async def test_an_event_whose_hint_was_lost_is_seen_all_the_same(hub: EventHub, database: Database) -> None:
+async def test_an_event_whose_hint_was_lost_is_still_seen(hub: EventHub, database: Database) -> None:
     await happen(database, "unannounced")  # nobody pokes
     assert [event.subject_id for event in await follow(hub, 1)] == ["unannounced"]
 

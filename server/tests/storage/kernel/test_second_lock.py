@@ -388,7 +388,7 @@ async def test_what_happened_is_never_rewritten_by_a_tenants_session(two: Two) -
             assert await two.database.fetchval(PLATFORM, asked, TENANT_ROLE, table, right) is False, (table, right)
 
 
-async def test_of_what_belongs_to_no_tenant_its_session_reads_only_what_says_nothing(two: Two) -> None:
+async def test_a_tenants_session_reads_of_rows_without_a_tenant_only_harmless_ones(two: Two) -> None:
     tables = {row["name"] for row in await two.database.fetch(PLATFORM, TABLES)} - set(await two.tables())
     for table in sorted(tables):
         for right in ("SELECT", "INSERT", "UPDATE", "DELETE"):

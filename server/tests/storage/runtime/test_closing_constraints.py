@@ -106,7 +106,7 @@ async def test_a_closing_record_says_what_its_kind_must_say(rows: ProjectRows) -
         assert await refused_by(rows.write(record)) == name, columns
 
 
-async def test_only_what_stood_on_a_retired_node_is_written_off(rows: ProjectRows) -> None:
+async def test_only_allocations_of_a_retired_node_are_written_off(rows: ProjectRows) -> None:
     for state in NodeState:
         node = await rows.subject("node", NODE, state)
         member = await rows.subject("member", MEMBER, MemberState.READY)
@@ -117,7 +117,7 @@ async def test_only_what_stood_on_a_retired_node_is_written_off(rows: ProjectRow
         assert name == ("" if state is NodeState.RETIRED else "closing_record_node_is_retired"), state
 
 
-async def test_nothing_started_is_not_said_of_a_member_with_a_task_that_waits_or_was_ever_claimed(
+async def test_never_started_is_not_claimed_of_a_member_with_a_waiting_or_claimed_task(
     rows: ProjectRows,
 ) -> None:
     for state in TaskState:
@@ -131,7 +131,7 @@ async def test_nothing_started_is_not_said_of_a_member_with_a_task_that_waits_or
         assert task.state is state
 
 
-async def test_a_task_that_lost_its_lease_was_claimed_all_the_same(rows: ProjectRows) -> None:
+async def test_a_task_that_lost_its_lease_still_counts_as_claimed(rows: ProjectRows) -> None:
     member = await rows.subject("member", MEMBER, MemberState.REQUESTED)
     task = await task_of(rows, member.id, TaskState.CLAIMED)
     for trigger in (TaskTrigger.LOSE_LEASE, TaskTrigger.CANCEL):

@@ -188,7 +188,7 @@ class ReportInventory(Strict):
 
 
 class CordonNode(Strict):
-    """Why a node shall take no new allocations."""
+    """Why a node is to take no new allocations."""
 
     reason: Reason
 
