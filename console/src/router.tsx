@@ -1,6 +1,6 @@
 /** Every page with its address. What a page filters by stands in the URL, so that it can be shared and reloaded. */
 import { createRootRoute, createRoute, createRouter, lazyRouteComponent, Outlet } from "@tanstack/react-router";
-import type { InstanceFilter } from "./api/queries";
+import type { InstanceFilter } from "./api/queries/runtime";
 import { Crashed, NotFound } from "./pages/NotFound";
 import { Shell } from "./parts/Shell";
 

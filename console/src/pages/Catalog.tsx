@@ -4,7 +4,7 @@ import { Link, useNavigate, useSearch } from "@tanstack/react-router";
 import CircleX from "lucide-react/icons/circle-x";
 import Rocket from "lucide-react/icons/rocket";
 import type { CatalogEntry } from "../api/client";
-import { catalog } from "../api/queries";
+import { catalog } from "../api/queries/catalog";
 import { ProjectPicker } from "../parts/ProjectPicker";
 import { Status } from "../parts/Status";
 import { useProject } from "../parts/session";

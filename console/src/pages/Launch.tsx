@@ -5,7 +5,7 @@ import Minus from "lucide-react/icons/minus";
 import Plus from "lucide-react/icons/plus";
 import { type FormEvent, useEffect, useId, useMemo, useState } from "react";
 import { answer, api, type CatalogEntry, isProblem, newKey, type Plan, type Schemas } from "../api/client";
-import { catalog, skus } from "../api/queries";
+import { catalog, skus } from "../api/queries/catalog";
 import { launchCommand } from "../parts/commands";
 import { PlanCard } from "../parts/PlanCard";
 import { ProjectPicker } from "../parts/ProjectPicker";

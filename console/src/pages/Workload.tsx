@@ -3,7 +3,7 @@ import { useQuery, useQueryClient } from "@tanstack/react-query";
 import { Link, useParams, useSearch } from "@tanstack/react-router";
 import { useState } from "react";
 import { answer, api, type Instance, isProblem } from "../api/client";
-import { instance as instanceQuery } from "../api/queries";
+import { instance as instanceQuery } from "../api/queries/runtime";
 import { useTimeline } from "../api/stream";
 import { ActionDialog } from "../parts/Dialog";
 import { Status } from "../parts/Status";

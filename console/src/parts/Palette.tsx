@@ -2,8 +2,8 @@
 import { useQuery } from "@tanstack/react-query";
 import { useNavigate } from "@tanstack/react-router";
 import { useEffect, useId, useRef, useState } from "react";
-import { instances } from "../api/queries";
-import { PAGES } from "./Shell";
+import { instances } from "../api/queries/runtime";
+import type { PageEntry } from "../navigation";
 import { Status } from "./Status";
 import { useScope } from "./session";
 
@@ -15,7 +15,7 @@ interface Hit {
   go: () => void;
 }
 
-export function Palette({ close }: { close: () => void }) {
+export function Palette({ pages: offered, close }: { pages: PageEntry[]; close: () => void }) {
   const dialog = useRef<HTMLDialogElement>(null);
   const list = useId();
   const [typed, setTyped] = useState("");
@@ -29,12 +29,14 @@ export function Palette({ close }: { close: () => void }) {
 
   useEffect(() => dialog.current?.showModal(), []);
 
-  const pages: Hit[] = PAGES.filter((each) => each.label.toLowerCase().includes(typed.toLowerCase())).map((each) => ({
-    key: each.to,
-    label: each.label,
-    note: "page",
-    go: () => void navigate({ to: each.to }),
-  }));
+  const pages: Hit[] = offered
+    .filter((each) => each.label.toLowerCase().includes(typed.toLowerCase()))
+    .map((each) => ({
+      key: each.to,
+      label: each.label,
+      note: "page",
+      go: () => void navigate({ to: each.to }),
+    }));
   const workloads: Hit[] = (found.data?.items ?? []).map((each) => ({
     key: each.id,
     label: each.name,

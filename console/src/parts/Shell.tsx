@@ -1,28 +1,24 @@
 /** The frame around every page: navigation, who is signed in, theme, the palette, and what screen readers hear. */
 import { useQuery, useQueryClient } from "@tanstack/react-query";
 import { Link, Outlet, useNavigate, useRouterState } from "@tanstack/react-router";
-import Boxes from "lucide-react/icons/boxes";
-import House from "lucide-react/icons/house";
-import LayoutGrid from "lucide-react/icons/layout-grid";
 import LogOut from "lucide-react/icons/log-out";
+import Menu from "lucide-react/icons/menu";
 import Monitor from "lucide-react/icons/monitor";
 import Moon from "lucide-react/icons/moon";
 import Search from "lucide-react/icons/search";
 import Sun from "lucide-react/icons/sun";
-import { useEffect, useState } from "react";
+import Close from "lucide-react/icons/x";
+import { useCallback, useEffect, useMemo, useState } from "react";
 import { answer, api } from "../api/client";
-import { whoAmI } from "../api/queries";
+import { whoAmI } from "../api/queries/identity";
+import { groupsFor, type PageGroup } from "../navigation";
 import { applyTheme, storedTheme, type Theme } from "../theme";
 import { announce } from "./announcer";
 import { Mark } from "./Mark";
 import { Palette } from "./Palette";
+import { ShortcutHelp } from "./ShortcutHelp";
+import { useShortcuts } from "./shortcuts";
 import { ProblemBox, Skeleton } from "./ui";
-
-export const PAGES = [
-  { to: "/", label: "Home", icon: House },
-  { to: "/catalog", label: "Catalog", icon: LayoutGrid },
-  { to: "/workloads", label: "Workloads", icon: Boxes },
-] as const;
 
 const THEMES: { theme: Theme; label: string; icon: typeof Sun }[] = [
   { theme: "system", label: "Theme of the system", icon: Monitor },
@@ -32,23 +28,20 @@ const THEMES: { theme: Theme; label: string; icon: typeof Sun }[] = [
 
 export function Shell() {
   const me = useQuery(whoAmI);
-  const [palette, setPalette] = useState(false);
+  const [dialog, setDialog] = useState<"palette" | "keys" | null>(null);
+  const [isMenuOpen, setMenuOpen] = useState(false);
   const path = useRouterState({ select: (state) => state.location.pathname });
+  const groups = useMemo(() => groupsFor(me.data), [me.data]);
+  const pages = useMemo(() => groups.flatMap((group) => group.pages), [groups]);
+  const close = useCallback(() => setDialog(null), []);
+  useShortcuts({
+    pages,
+    find: useCallback(() => setDialog("palette"), []),
+    help: useCallback(() => setDialog("keys"), []),
+  });
 
   useEffect(() => {
-    const onKey = (event: KeyboardEvent) => {
-      const target = event.target as HTMLElement;
-      const isTyping = target.matches("input, textarea, select, [contenteditable]");
-      const isShortcut = (event.key === "/" && !isTyping) || (event.key === "k" && (event.metaKey || event.ctrlKey));
-      if (!isShortcut || document.querySelector("dialog[open]")) return;
-      event.preventDefault();
-      setPalette(true);
-    };
-    document.addEventListener("keydown", onKey);
-    return () => document.removeEventListener("keydown", onKey);
-  }, []);
-
-  useEffect(() => {
+    setMenuOpen(false);
     const timer = window.setTimeout(() => announce(document.title), 300);
     return () => window.clearTimeout(timer);
   }, [path]);
@@ -61,36 +54,48 @@ export function Shell() {
       >
         Skip to the content
       </a>
-      <aside className="sticky top-0 z-10 flex items-center gap-1 border-b border-line bg-panel px-3 py-2 md:h-dvh md:flex-col md:items-stretch md:border-r md:border-b-0 md:p-3">
-        <Link to="/" className="mr-2 flex items-center gap-2 rounded-md p-1 md:mb-3" aria-label="Mooring, home">
+      <aside className="sticky top-0 z-10 flex flex-wrap items-center gap-1 border-b border-line bg-panel px-3 py-2 max-md:max-h-dvh max-md:overflow-y-auto md:h-dvh md:flex-col md:flex-nowrap md:items-stretch md:border-r md:border-b-0 md:p-3">
+        <Link
+          to="/"
+          className="mr-auto flex items-center gap-2 rounded-md p-1 md:mr-2 md:mb-3"
+          aria-label="Mooring, home"
+        >
           <Mark />
-          <span className="hidden text-base font-semibold tracking-tight md:inline">Mooring</span>
+          <span className="text-base font-semibold tracking-tight">Mooring</span>
         </Link>
-        <nav aria-label="Pages" className="flex flex-1 gap-1 md:flex-col">
-          {PAGES.map(({ to, label, icon: Icon }) => (
-            <Link
-              key={to}
-              to={to}
-              activeOptions={{ exact: to === "/" }}
-              className="flex items-center gap-2 rounded-md px-2.5 py-2 font-medium text-muted hover:bg-sunken hover:text-ink aria-[current=page]:bg-accent-soft aria-[current=page]:text-accent"
-            >
-              <Icon size={17} aria-hidden />
-              <span className="max-sm:sr-only">{label}</span>
-            </Link>
+        <button
+          type="button"
+          onClick={() => setDialog("palette")}
+          className="flex items-center gap-2 rounded-md px-2.5 py-2 font-medium text-muted hover:bg-sunken hover:text-ink"
+        >
+          <Search size={17} aria-hidden />
+          <span className="max-md:sr-only">Find</span>
+          <kbd className="ml-auto hidden rounded border border-line px-1.5 font-mono text-xs md:inline">/</kbd>
+        </button>
+        <button
+          type="button"
+          aria-expanded={isMenuOpen}
+          aria-controls="pages"
+          aria-label="Menu"
+          className="rounded-md p-2 text-muted hover:bg-sunken hover:text-ink md:hidden"
+          onClick={() => setMenuOpen(!isMenuOpen)}
+        >
+          {isMenuOpen ? <Close size={18} aria-hidden /> : <Menu size={18} aria-hidden />}
+        </button>
+        <nav
+          id="pages"
+          aria-label="Pages"
+          className={`w-full min-h-0 md:flex-1 md:overflow-y-auto ${isMenuOpen ? "" : "max-md:hidden"}`}
+        >
+          {groups.map((group) => (
+            <Group key={group.label} group={group} />
           ))}
-          <button
-            type="button"
-            onClick={() => setPalette(true)}
-            className="flex items-center gap-2 rounded-md px-2.5 py-2 font-medium text-muted hover:bg-sunken hover:text-ink"
-          >
-            <Search size={17} aria-hidden />
-            <span className="max-sm:sr-only">Find</span>
-            <kbd className="ml-auto hidden rounded border border-line px-1.5 font-mono text-xs md:inline">/</kbd>
-          </button>
         </nav>
-        <Footer />
+        <div className={`w-full ${isMenuOpen ? "" : "max-md:hidden"}`}>
+          <Footer />
+        </div>
       </aside>
-      <main id="main" tabIndex={-1} className="mx-auto w-full max-w-6xl min-w-0 px-4 py-6 outline-none md:px-8">
+      <main id="main" tabIndex={-1} className="mx-auto w-full max-w-7xl min-w-0 px-4 py-6 outline-none md:px-8">
         {me.isPending ? (
           <Skeleton />
         ) : me.error ? (
@@ -99,9 +104,34 @@ export function Shell() {
           <Outlet />
         )}
       </main>
-      {palette && <Palette close={() => setPalette(false)} />}
+      {dialog === "palette" && <Palette pages={pages} close={close} />}
+      {dialog === "keys" && <ShortcutHelp pages={pages} close={close} />}
       <div id="announcer" aria-live="polite" className="sr-only" />
     </div>
+  );
+}
+
+function Group({ group }: { group: PageGroup }) {
+  return (
+    <section aria-label={group.label} className="mb-3">
+      <p className="px-2.5 pb-1 text-xs text-muted" aria-hidden>
+        {group.label}
+      </p>
+      <ul>
+        {group.pages.map(({ to, label, icon: Icon }) => (
+          <li key={to}>
+            <Link
+              to={to}
+              activeOptions={{ exact: to === "/", includeSearch: false }}
+              className="flex items-center gap-2 rounded-md px-2.5 py-1.5 font-medium text-muted hover:bg-sunken hover:text-ink aria-[current=page]:bg-accent-soft aria-[current=page]:text-accent"
+            >
+              <Icon size={17} aria-hidden />
+              {label}
+            </Link>
+          </li>
+        ))}
+      </ul>
+    </section>
   );
 }
 
@@ -120,8 +150,8 @@ function Footer() {
   const Icon = shown?.icon ?? Monitor;
   const role = me?.roles[0]?.role.replaceAll("_", " ");
   return (
-    <div className="flex items-center gap-1 md:border-t md:border-line md:pt-3">
-      <span className="hidden min-w-0 flex-1 truncate px-1 text-xs text-muted md:block">{role}</span>
+    <div className="flex items-center gap-1 border-t border-line pt-2 md:pt-3">
+      <span className="min-w-0 flex-1 truncate px-1 text-xs text-muted">{role}</span>
       <button
         type="button"
         title={shown?.label}

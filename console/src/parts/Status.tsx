@@ -6,7 +6,7 @@ import CircleStop from "lucide-react/icons/circle-stop";
 import CircleX from "lucide-react/icons/circle-x";
 import Loader from "lucide-react/icons/loader-circle";
 import AlertTriangle from "lucide-react/icons/triangle-alert";
-import { useMeaning } from "../api/queries";
+import { useMeaning } from "../api/queries/reference";
 
 type Tone = "good" | "busy" | "warn" | "bad" | "quiet";
 

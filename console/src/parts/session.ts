@@ -1,6 +1,6 @@
 /** Who is signed in, and the project that they work in. */
 import { useQuery } from "@tanstack/react-query";
-import { projects, type Scope, whoAmI } from "../api/queries";
+import { projects, type Scope, whoAmI } from "../api/queries/identity";
 
 const KEY = "mooring-project";
 

@@ -124,7 +124,14 @@ export function ProblemBox({ error, retry }: { error: unknown; retry?: () => voi
       <div className="min-w-0 space-y-1">
         <p className="font-semibold">{problem?.title ?? "The console failed"}</p>
         <p className="break-words">{problem?.detail ?? String(error)}</p>
-        {problem?.remedy && <p className="text-muted">{problem.remedy.replaceAll("`", "")}</p>}
+        {problem?.status === 403 && typeof problem.details.action === "string" ? (
+          <p className="text-muted">
+            This needs <code className="font-mono text-xs">{problem.details.action}</code>. An admin of the project or
+            of the tenant can give you a role that has it.
+          </p>
+        ) : (
+          problem?.remedy && <p className="text-muted">{problem.remedy.replaceAll("`", "")}</p>
+        )}
         {problem?.correlationId && (
           <p className="flex items-center gap-1 font-mono text-xs text-muted">
             <span className="break-all">{problem.correlationId}</span>

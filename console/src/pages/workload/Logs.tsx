@@ -3,7 +3,7 @@ import { useQuery } from "@tanstack/react-query";
 import { useNavigate, useSearch } from "@tanstack/react-router";
 import { useEffect, useRef, useState } from "react";
 import { answer, api, type Instance, isProblem } from "../../api/client";
-import { members as membersQuery } from "../../api/queries";
+import { members as membersQuery } from "../../api/queries/runtime";
 import { Button, Empty, Panel, ProblemBox, Skeleton } from "../../parts/ui";
 
 const CHARACTERS_MAX = 1_000_000;

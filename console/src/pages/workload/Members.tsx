@@ -3,7 +3,7 @@ import { useQuery } from "@tanstack/react-query";
 import Plus from "lucide-react/icons/plus";
 import { useState } from "react";
 import { answer, api, type Instance, type Member } from "../../api/client";
-import { members as membersQuery } from "../../api/queries";
+import { members as membersQuery } from "../../api/queries/runtime";
 import { ActionDialog } from "../../parts/Dialog";
 import { Labelled } from "../../parts/SchemaForm";
 import { Status } from "../../parts/Status";

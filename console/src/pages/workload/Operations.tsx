@@ -2,7 +2,7 @@
 import { useQuery } from "@tanstack/react-query";
 import { useState } from "react";
 import { answer, api, type Instance, type Operation } from "../../api/client";
-import { operations } from "../../api/queries";
+import { operations } from "../../api/queries/runtime";
 import { ActionDialog } from "../../parts/Dialog";
 import { Status } from "../../parts/Status";
 import { Ago, duration } from "../../parts/time";

@@ -4,7 +4,8 @@ import ShieldAlert from "lucide-react/icons/shield-alert";
 import ShieldCheck from "lucide-react/icons/shield-check";
 import { useState } from "react";
 import type { Instance, Schemas } from "../../api/client";
-import { closingRecords, receipt } from "../../api/queries";
+import { receipt } from "../../api/queries/fleet";
+import { closingRecords } from "../../api/queries/runtime";
 import { Ago } from "../../parts/time";
 import { CommandLine, Empty, Panel, ProblemBox, Skeleton } from "../../parts/ui";
 

@@ -4,7 +4,7 @@ import { useVirtualizer } from "@tanstack/react-virtual";
 import Radio from "lucide-react/icons/radio";
 import { useMemo, useRef, useState } from "react";
 import type { Instance, TimelineEntry } from "../../api/client";
-import { useMeaning } from "../../api/queries";
+import { useMeaning } from "../../api/queries/reference";
 import type { StreamState, Timeline } from "../../api/stream";
 import { Clock, duration } from "../../parts/time";
 import { CopyButton, Empty, Panel, Skeleton } from "../../parts/ui";

@@ -1,29 +1,7 @@
-/** What the pages read: one query for each question, named by what it asks. */
-import { keepPreviousData, queryOptions, useQuery } from "@tanstack/react-query";
-import { answer, api, type Instance, Problem, type Schemas } from "./client";
-
-const REFERENCE_MS = 3_600_000;
-const LIVE_MS = 5_000;
-export const PAGE_SIZE = 25;
-
-export const whoAmI = queryOptions({
-  queryKey: ["whoami"],
-  queryFn: () => answer(api.GET("/api/v1/whoami")),
-  staleTime: 60_000,
-  retry: false,
-});
-
-export const reference = queryOptions({
-  queryKey: ["reference"],
-  queryFn: () => answer(api.GET("/api/v1/reference")),
-  staleTime: REFERENCE_MS,
-});
-
-export const projects = queryOptions({
-  queryKey: ["projects"],
-  queryFn: () => answer(api.GET("/api/v1/projects", { params: { query: { limit: 200 } } })),
-  staleTime: 60_000,
-});
+/** What runs: instances, their members, operations and closing records. */
+import { keepPreviousData, queryOptions } from "@tanstack/react-query";
+import { answer, api, type Instance, Problem, type Schemas } from "../client";
+import { LIVE_MS, PAGE_SIZE } from "./timing";
 
 export interface InstanceFilter {
   q?: string;
@@ -111,6 +89,7 @@ async function projectsWith(tenantId: string | null | undefined, instanceId: str
 }
 
 type Here = { project_id: string; id: string };
+
 const place = (here: Here) => ({ project_id: here.project_id, instance_id: here.id });
 
 export const why = (here: Here) =>
@@ -158,74 +137,3 @@ export const closingRecords = (here: Here) =>
       ),
     refetchInterval: LIVE_MS,
   });
-
-export const receipt = (projectId: string, receiptId: string) =>
-  queryOptions({
-    queryKey: ["receipt", receiptId],
-    queryFn: () =>
-      answer(
-        api.GET("/api/v1/projects/{project_id}/receipts/{receipt_id}", {
-          params: { path: { project_id: projectId, receipt_id: receiptId } },
-        }),
-      ),
-    staleTime: REFERENCE_MS,
-  });
-
-export const endpoints = (projectId: string) =>
-  queryOptions({
-    queryKey: ["endpoints", projectId],
-    queryFn: () =>
-      answer(
-        api.GET("/api/v1/projects/{project_id}/endpoints", {
-          params: { path: { project_id: projectId }, query: { limit: 200 } },
-        }),
-      ),
-    refetchInterval: LIVE_MS,
-  });
-
-export const catalog = (projectId: string | undefined) =>
-  queryOptions({
-    queryKey: ["catalog", projectId],
-    queryFn: () =>
-      answer(
-        api.GET("/api/v1/projects/{project_id}/catalog", {
-          params: { path: { project_id: projectId ?? "" }, query: { limit: 200 } },
-        }),
-      ),
-    enabled: projectId !== undefined,
-  });
-
-export const skus = queryOptions({
-  queryKey: ["skus"],
-  queryFn: () => answer(api.GET("/api/v1/skus", { params: { query: { limit: 200 } } })),
-});
-
-export interface Scope {
-  tenant: string | null | undefined;
-  project: string | undefined;
-}
-
-export const recentEvents = ({ tenant, project }: Scope) =>
-  queryOptions({
-    queryKey: ["events", tenant, project],
-    queryFn: () => {
-      const query = { newest: true, limit: 100 };
-      return project === undefined
-        ? answer(
-            api.GET("/api/v1/tenants/{tenant_id}/events", { params: { path: { tenant_id: tenant ?? "" }, query } }),
-          )
-        : answer(api.GET("/api/v1/projects/{project_id}/events", { params: { path: { project_id: project }, query } }));
-    },
-    enabled: project !== undefined || Boolean(tenant),
-    refetchInterval: LIVE_MS,
-  });
-
-/** The meaning of a state, an event type or an action key, in the words of the server's reference. */
-export function useMeaning(): (kind: string, word: string) => string | undefined {
-  const { data } = useQuery(reference);
-  return (kind, word) => {
-    if (kind === "event") return data?.event_types[word];
-    if (kind === "action") return data?.actions.find((each) => each.key === word)?.meaning;
-    return data?.lifecycles.find((each) => each.name === kind)?.states[word];
-  };
-}
