@@ -258,6 +258,9 @@ NOUNS: dict[str, Noun] = {
         "get": ("get_registry",),
         "token": ("get_registry_token",),
     }),
+    "search": Noun("search", "search hit", {
+        "list": ("list_search_hits",),
+    }),
     "secrets": Noun("secrets", "secret", {
         "list": ("list_secrets",),
         "get": ("get_secret",),

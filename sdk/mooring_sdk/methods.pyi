@@ -1539,6 +1539,15 @@ class SyncMethods:
     def iter_receipts(self, project_id: str, *, limit: int | None = None, allocation_id: str | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.Receipt, None, None]:
         """List the receipts of the project's teardowns, newest first; iterates over all pages, and stops after `most` items if that is given."""
 
+    def list_search_hits(self, *, q: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.SearchHitPage:
+        """Find what begins like a text: names and ids of what the caller may read, and artifacts by their digest.
+
+        At most 20 hits: exact ones first, then one of each kind in turn, and what has ended last. Everybody finds what
+        the lists would show them: in a tenant its instances, allocations, projects, apps, users and artifacts; on the
+        platform its nodes, tenants, users, and the apps and artifacts that belong to no tenant.
+
+        Needs the action `self.read`."""
+
     def list_secrets(self, project_id: str, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.SecretPage:
         """List a project's secrets, without their values.
 
@@ -4101,6 +4110,15 @@ class AsyncMethods:
 
     def iter_receipts(self, project_id: str, *, limit: int | None = None, allocation_id: str | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.Receipt, None]:
         """List the receipts of the project's teardowns, newest first; iterates over all pages, and stops after `most` items if that is given."""
+
+    async def list_search_hits(self, *, q: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.SearchHitPage:
+        """Find what begins like a text: names and ids of what the caller may read, and artifacts by their digest.
+
+        At most 20 hits: exact ones first, then one of each kind in turn, and what has ended last. Everybody finds what
+        the lists would show them: in a tenant its instances, allocations, projects, apps, users and artifacts; on the
+        platform its nodes, tenants, users, and the apps and artifacts that belong to no tenant.
+
+        Needs the action `self.read`."""
 
     async def list_secrets(self, project_id: str, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.SecretPage:
         """List a project's secrets, without their values.

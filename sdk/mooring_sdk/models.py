@@ -3115,6 +3115,38 @@ class RuntimeWhole(msgspec.Struct, kw_only=True, omit_defaults=True):
     etag: str
 
 
+class SearchHit(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """Something that the caller may read and whose name, id or digest begins like the text."""
+
+    kind: str
+    id: str
+    name: str
+    detail: str
+    status: str | None
+    project_id: str | None
+    ended: bool
+
+
+class SearchHitPage(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """Part of a list; `next_cursor` gets the next part, and is null at the end."""
+
+    items: list[SearchHit]
+    next_cursor: str | None = None
+
+
+class SearchKind(StrEnum):
+    """What can be found, in the order in which kinds take turns."""
+
+    ALLOCATION = "allocation"
+    APP = "app"
+    ARTIFACT = "artifact"
+    INSTANCE = "instance"
+    NODE = "node"
+    PROJECT = "project"
+    TENANT = "tenant"
+    USER = "user"
+
+
 class Secret(msgspec.Struct, kw_only=True, omit_defaults=True):
     """A secret of a project, without its value."""
 

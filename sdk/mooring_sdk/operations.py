@@ -2205,6 +2205,14 @@ ROWS = {
         ),
         "List the receipts of the project's teardowns, newest first", "Needs the action `receipt.read`.",
     ),
+    "list_search_hits": (
+        "GET", "/api/v1/search", "self", "is_list", "models.SearchHitPage", None, None,
+        (
+            ("q", "str", "", "How a name, an id or an artifact's digest begins; without it nothing is found."),
+            ("limit", "int", "", "Maximum number of hits."),
+        ),
+        "Find what begins like a text: names and ids of what the caller may read, and artifacts by their digest", "At most 20 hits: exact ones first, then one of each kind in turn, and what has ended last. Everybody finds what\nthe lists would show them: in a tenant its instances, allocations, projects, apps, users and artifacts; on the\nplatform its nodes, tenants, users, and the apps and artifacts that belong to no tenant.\n\nNeeds the action `self.read`.",
+    ),
     "list_secrets": (
         "GET", "/api/v1/projects/{project_id}/secrets", "project", "has_pages is_list", "models.SecretPage", "models.Secret", None,
         (
