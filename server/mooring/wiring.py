@@ -67,7 +67,7 @@ from mooring.storage.records import delivery as deliveries
 
 if TYPE_CHECKING:
     from mooring.api import app as api_app
-    from mooring.relay import connection_limits, listener, proxy, tunnel_registry
+    from mooring.relay import connection_limits, listener, proxy, request_counter, tunnel_registry
     from mooring.relay import http as relay_http
     from mooring.workers import loop as worker_loop
     from mooring.workers import registry as worker_registry
@@ -77,6 +77,7 @@ else:
     connection_limits = lazy_module("mooring.relay.connection_limits")
     listener = lazy_module("mooring.relay.listener")
     proxy = lazy_module("mooring.relay.proxy")
+    request_counter = lazy_module("mooring.relay.request_counter")
     tunnel_registry = lazy_module("mooring.relay.tunnel_registry")
     worker_loop = lazy_module("mooring.workers.loop")
     worker_registry = lazy_module("mooring.workers.registry")
@@ -362,7 +363,9 @@ async def relay(running: Platform, certificate: ServerCertificate | None = None)
     tools.relay.endpoints_url = settings.relay_endpoints_url or f"{scheme}://*.{domain}:{port}"
     tunnels = tunnel_registry.TunnelRegistry(running.services, tools.relay.url)
     domain = tools.relay.endpoints_url.partition("*.")[2].partition(":")[0]
-    endpoints = proxy.Proxy(running.services, tunnels, domain, secure=tools.relay.endpoints_url.startswith("https:"))
+    counter = request_counter.RequestCounter(running.services)
+    secure = tools.relay.endpoints_url.startswith("https:")
+    endpoints = proxy.Proxy(running.services, tunnels, counter, domain, secure=secure)
     bounds = connection_limits.ConnectionBounds(
         settings.relay_connections_per_address,
         settings.relay_connections_per_visit,
@@ -384,10 +387,14 @@ async def relay(running: Platform, certificate: ServerCertificate | None = None)
         **({} if certificate is None else {"ssl": certificate.context, **handshake}),  # type: ignore[arg-type]
     )
     try:
-        yield serving
+        async with counter.reporting():
+            try:
+                yield serving
+            finally:
+                server.close()
+                await serving.close()
     finally:
         server.close()
-        await serving.close()
 
 
 @asynccontextmanager

@@ -10,7 +10,8 @@ the app.
 import asyncio
 import logging
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, Final
 from urllib.parse import parse_qs, urlsplit
 
@@ -26,6 +27,7 @@ from mooring.relay.access_watch import CHECK_SECONDS, OpenVisit, while_admitted
 from mooring.relay.connection_limits import ConnectionPlace
 from mooring.relay.header_policy import COOKIE, SECURE_COOKIE, check, cookies, request_headers, response_headers
 from mooring.relay.http import HEAD_MAX, READ_BYTES, Headers, PeerGone, ServedConnection, value_of, wants_switch, write
+from mooring.relay.request_counter import RequestCounter
 from mooring.relay.tunnel_connection import TunnelStream
 from mooring.relay.tunnel_registry import TunnelRegistry
 
@@ -54,8 +56,11 @@ log = logging.getLogger("mooring.relay")
 class Proxy:
     poll_interval_seconds = CHECK_SECONDS
 
-    def __init__(self, services: Services, tunnels: TunnelRegistry, domain: str, *, secure: bool) -> None:
+    def __init__(
+        self, services: Services, tunnels: TunnelRegistry, counter: RequestCounter, domain: str, *, secure: bool
+    ) -> None:
         self._services = services
+        self._counter = counter
         self._tunnels = tunnels
         self._name = re.compile(rf"{LABEL}\.{re.escape(domain.lower())}{PORT}", re.ASCII)
         self._secure = secure
@@ -90,7 +95,8 @@ class Proxy:
         place.identify(visit)
         stream = await self._tunnels.stream_to(visit)
         try:
-            proxied = ProxiedRequest(served, stream, self._forwarded(served, host))
+            count = partial(self._counter.count, endpoint_id)
+            proxied = ProxiedRequest(served, stream, self._forwarded(served, host), count)
             watched = OpenVisit(visit, served.remote_address)
             ended = await while_admitted(self._services, watched, self.poll_interval_seconds, proxied.forward(request))
         finally:
@@ -186,8 +192,11 @@ class Proxy:
 class ProxiedRequest:
     """One request to the app and its answer, on one stream."""
 
-    def __init__(self, served: ServedConnection, stream: TunnelStream, forwarded: Headers) -> None:
+    def __init__(
+        self, served: ServedConnection, stream: TunnelStream, forwarded: Headers, count: Callable[[], None]
+    ) -> None:
         self._served = served
+        self._count = count
         self._stream = stream
         self._forwarded = forwarded
         self._app = h11.Connection(h11.CLIENT, max_incomplete_event_size=HEAD_MAX)
@@ -230,10 +239,12 @@ class ProxiedRequest:
             event = await self._event()
             if isinstance(event, h11.InformationalResponse):
                 if event.status_code == 101:
+                    self._count()
                     await self._switch(event)
                     return
                 continue
             if isinstance(event, h11.Response):
+                self._count()
                 headers = response_headers(event.headers)
                 await self._served.send(
                     h11.Response(status_code=event.status_code, headers=headers, reason=event.reason)

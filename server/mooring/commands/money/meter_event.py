@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from mooring.commands.kernel.work import Answered, Work
-from mooring.core.catalog.manifest import stored_manifest
+from mooring.core.catalog.manifest import PROXY, stored_manifest
 from mooring.core.kernel.errors import Code, Refusal
 from mooring.core.kernel.permissions import Place
 from mooring.core.kernel.validation import invalid
@@ -61,6 +61,7 @@ async def metered_instances(
             meters.get(each.app_slug, {}),
             prices.get(each.app_slug, {}),
             frozenset(counter.unit for source in manifest.metering for counter in source.counters),
+            frozenset(unit.unit for unit in manifest.usage_units if unit.counted_by == PROXY),
         )
     return metered
 

@@ -140,6 +140,10 @@ class ManifestEndpoint:
     connect: tuple[Connect, ...] = ()
 
 
+ADAPTER: Final = "adapter"
+PROXY: Final = "proxy"
+
+
 @dataclass(frozen=True, slots=True)
 class UsageUnit:
     unit: str
@@ -147,6 +151,7 @@ class UsageUnit:
     description: str = ""
     aggregation: str = "sum"
     covered_by_allocation: bool = False  # informative: the allocation already pays for it, so it is not charged
+    counted_by: str = ADAPTER  # or PROXY: one for each request that the platform's proxy passes to an endpoint
 
 
 @dataclass(frozen=True, slots=True)

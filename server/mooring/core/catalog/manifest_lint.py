@@ -12,7 +12,7 @@ from itertools import chain
 from typing import Final
 
 from mooring.core.catalog.compatibility import ShapeWanted
-from mooring.core.catalog.manifest import Drain, Manifest, ManifestReading, read_manifest
+from mooring.core.catalog.manifest import ADAPTER, Drain, Manifest, ManifestReading, read_manifest
 from mooring.core.catalog.manifest_lint_runtime import RUNTIME_RULES, runtime_findings
 from mooring.core.catalog.operating_mode import MODES, NOT_OFFERED, ControlPlaneScope, why_incoherent
 from mooring.core.catalog.semver import read_range, read_version
@@ -222,7 +222,8 @@ def _required_actions(manifest: Manifest) -> Iterator[Finding]:
     if manifest.artifact_kind == "controller" and missing:
         reason = f"the operator account would not have {' and '.join(missing)}"
         yield warning("/required_actions", "controller_cannot_work", reason, f"add {', '.join(missing)}")
-    if manifest.usage_units and "usage.report" not in manifest.required_actions:
+    reported = [each for each in manifest.usage_units if each.counted_by == ADAPTER]
+    if reported and "usage.report" not in manifest.required_actions:
         reason = "the operator account would not have usage.report, so it cannot report any unit"
         yield warning("/required_actions", "usage_unreported", reason, "add usage.report")
 

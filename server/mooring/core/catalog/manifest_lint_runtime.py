@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from mooring.core.catalog.manifest import (
+    PROXY,
     Manifest,
     ManifestEndpoint,
     ManifestProbe,
@@ -22,7 +23,7 @@ RUNTIME_RULES: Final[Mapping[str, str]] = {
     "tag_in_text": "A tag can move to other bytes; only a digest is unambiguous.",
     "runtime_name_doubled": "Names, ports and paths that are used twice are ambiguous.",
     "port_unknown": "A port must be declared in `runtime_profile.ports`.",
-    "metering_unit": "A counter must count a unit of `usage_units`.",
+    "metering_unit": "A counter must count a unit of `usage_units` that nothing else counts.",
     "endpoint_port_missing": "Without an adapter that reports its address, an endpoint must name its port.",
     "endpoint_terminal": "An endpoint of protocol `terminal` has a user, who is not root, and no port.",
     "probe_incomplete": "A probe must have everything that its kind needs.",
@@ -206,10 +207,14 @@ def _metering(metering: Metering, place: str, manifest: Manifest, ports: set[str
     if metering.port not in ports:
         yield _unknown_port(metering.port, f"{place}/port", ports)
     units = {each.unit for each in manifest.usage_units}
+    proxied = {each.unit for each in manifest.usage_units if each.counted_by == PROXY}
     for index, counter in enumerate(metering.counters):
         if counter.unit not in units:
             where = below(f"{place}/counters", index, "unit")
             yield error(where, "metering_unit", f"`usage_units` has no {counter.unit!r}", "add it there")
+        elif counter.unit in proxied:
+            reason = f"the platform's proxy counts {counter.unit!r} already: one use has one source"
+            yield error(where, "metering_unit", reason, "count another unit, or leave out `counted_by`")
 
 
 def _unknown_artifact(role: str, place: str, manifest: Manifest) -> Finding:

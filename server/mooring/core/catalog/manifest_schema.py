@@ -257,6 +257,11 @@ _USAGE_UNIT: Final = _object(
     description=_text("what is counted", 1_000, widget="textarea"),
     aggregation=_choice("how the values of an interval are combined", ["sum", "max"], "sum"),
     covered_by_allocation=_flag("whether it only shows who used capacity that the allocation already pays for"),
+    counted_by=_choice(
+        "who counts it: the app's adapter, or the platform's proxy, one for each request to an endpoint of the app",
+        ["adapter", "proxy"],
+        "adapter",
+    ),
 )
 _COUNTER: Final = _object(
     "a Prometheus counter, and the unit that it counts",

@@ -32,7 +32,7 @@ from mooring.core.kernel.errors import Code, Refusal
 from mooring.core.kernel.event_types import EventType
 from mooring.core.kernel.ids import Prefix
 from mooring.core.kernel.validation import invalid
-from mooring.core.money.usage import METER_EVENT, billed_at, earliest_start
+from mooring.core.money.usage import COUNTED_ALREADY, METER_EVENT, billed_at, earliest_start
 from mooring.core.pricing.meter import Billing, Meter, billing_of
 from mooring.core.pricing.price import Price
 from mooring.core.runtime.instance import Instance
@@ -90,6 +90,7 @@ class MeteredInstance:
     meters: Mapping[str, Meter] = field(default_factory=dict)
     prices: Mapping[str, Sequence[Price]] = field(default_factory=dict)
     collected: frozenset[str] = frozenset()  # units that the manifest's `metering` reads from counters
+    proxied: frozenset[str] = frozenset()  # units that the platform's proxy counts
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,6 +243,8 @@ def _group(loaded: BatchContext, event: MeterEvent, path: str) -> _Group:
     billing = billing_of(event.unit, known.units, known.meters.get(event.unit), f"{path}/data/unit")
     if event.unit in known.collected:
         raise invalid(f"{path}/data/unit", "a unit that is not read from the app's counters already")
+    if event.unit in known.proxied:
+        raise invalid(f"{path}/data/unit", COUNTED_ALREADY)
     prices = known.prices.get(event.unit, ())
     changes = sorted(each.valid_from for each in prices)
     return _Group(known.instance.tenant_id, earliest_start(known.instance), billing, prices, changes)

@@ -1,4 +1,4 @@
-"""Readings: cumulative values of an adapter's counters, like those of an electricity meter.
+"""Readings: cumulative values of counters, of an adapter or of the proxy, like those of an electricity meter.
 
 A series is one counter of one instance. Inside an epoch (one life of the process that counts) its value never falls;
 usage is the difference to the reading before. So a replay adds nothing, a lost report is contained in the next one, and
@@ -19,7 +19,7 @@ from mooring.core.kernel.errors import Code, Refusal
 from mooring.core.kernel.ids import Prefix
 from mooring.core.kernel.validation import invalid
 from mooring.core.money.meter_event import CLOCK_SKEW, Attribution, MeteredInstance, by_column, check_attribution
-from mooring.core.money.usage import METER_READING, billed_at, earliest_start
+from mooring.core.money.usage import COUNTED_ALREADY, METER_READING, billed_at, earliest_start
 from mooring.core.pricing.meter import Billing, billing_of
 from mooring.core.runtime.claim import InstanceClaim, guard_of
 from mooring.core.runtime.instance import Instance
@@ -63,7 +63,7 @@ class LastReading:
 class ReadingContext:
     """What readings are checked against."""
 
-    claim: InstanceClaim
+    claim: InstanceClaim | None  # of the adapter that reports; None if the platform counts by itself
     known: MeteredInstance
     last: Mapping[SeriesEpoch, LastReading]
     same: Mapping[tuple[str, int, int], Decimal]  # (series, epoch, seq) → value, of those that are stored already
@@ -113,7 +113,8 @@ def take_readings(
         after={"readings": len(steps), "cause_id": instance.correlation_id},
         app_instance_id=instance.id,
     )
-    return Decision(result, (guard_of(loaded.claim), *_rows(context, loaded, steps)), (), (audit,))
+    guards = () if loaded.claim is None else (guard_of(loaded.claim),)
+    return Decision(result, (*guards, *_rows(context, loaded, steps)), (), (audit,))
 
 
 def _normal(loaded: ReadingContext, sent: Reading) -> Reading:
@@ -128,6 +129,8 @@ def _check(context: DecisionContext, loaded: ReadingContext, reading: Reading, p
     check_attribution(known, Attribution(reading.attached_project_id, reading.member_id, reading.component), path)
     if not earliest_start(known.instance) <= reading.at <= context.now + CLOCK_SKEW:
         raise invalid(f"{path}/at", "a time between the instance's creation and now")
+    if loaded.claim is not None and reading.unit in known.proxied:
+        raise invalid(f"{path}/unit", COUNTED_ALREADY)
     return billing_of(reading.unit, known.units, known.meters.get(reading.unit), f"{path}/unit")
 
 

@@ -12,7 +12,7 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Final
 
-from mooring.core.catalog.manifest import Manifest
+from mooring.core.catalog.manifest import PROXY, Manifest
 from mooring.core.catalog.operating_mode import ControlPlaneScope
 from mooring.core.kernel.decision import AuditRecord, Decision, DecisionContext, Insert
 from mooring.core.kernel.errors import Code, Refusal
@@ -27,6 +27,7 @@ RECORDS_MAX: Final = 500
 APP_RUNTIME: Final = "app_runtime"
 METER_EVENT: Final = "meter_event"
 METER_READING: Final = "meter_reading"
+COUNTED_ALREADY: Final = "a unit that the platform's proxy does not count already"
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +99,7 @@ def store_usage(
     if len({each.record_id for each in reported}) != len(reported):
         raise invalid("records", "each record_id once")
     units = {each.unit: each.covered_by_allocation for each in loaded.manifest.usage_units}
+    proxied = {each.unit for each in loaded.manifest.usage_units if each.counted_by == PROXY}
     fresh = []
     for index, each in enumerate(reported):
         before = loaded.stored.get(each.record_id)
@@ -110,6 +112,8 @@ def store_usage(
                 )
             continue
         billing = billing_of(each.unit, units, loaded.meters.get(each.unit), f"records/{index}/unit")
+        if each.unit in proxied:
+            raise invalid(f"records/{index}/unit", COUNTED_ALREADY)
         _check(context, loaded, each, f"records/{index}")
         fresh.append(_record(context, loaded, each, billing))
     if not fresh:

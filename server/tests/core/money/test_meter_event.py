@@ -79,8 +79,11 @@ def test_the_queue_of_late_usage_is_bounded(monkeypatch: pytest.MonkeyPatch) -> 
     assert caught.value.code is Code.LIMIT_REACHED
 
 
-def test_a_unit_that_is_read_from_counters_has_no_second_source() -> None:
+def test_a_unit_that_the_platform_counts_has_no_second_source() -> None:
     loaded = batch(NOW)
     collected = {id: replace(each, collected=frozenset({"tokens"})) for id, each in loaded.instances.items()}
     with pytest.raises(Refusal, match="events/0/data/unit: a unit that is not read from the app's counters"):
         accept_events(NOW, replace(loaded, instances=collected), [event(NOW, "a")])
+    proxied = {id: replace(each, proxied=frozenset({"tokens"})) for id, each in loaded.instances.items()}
+    with pytest.raises(Refusal, match="events/0/data/unit: a unit that the platform's proxy does not count already"):
+        accept_events(NOW, replace(loaded, instances=proxied), [event(NOW, "a")])
