@@ -50,7 +50,8 @@ soak: set-up
 		server/tests/processes/test_artifact_checks.py tests/e2e/test_catalog_walk.py server/tests/world/test_world.py \
 		tests/e2e/test_conformance.py tests/e2e/slurm/test_adapter_dies.py server/tests/api/test_contract.py \
 		agent/tests/hosts/namespace/test_fuzz.py agent/tests/containers/test_image_fuzz.py \
-		agent/tests/tasks/test_task_fuzz.py agent/tests/tunnels/test_frame_fuzz.py server/tests/relay/test_head_fuzz.py $(ARGS)
+		agent/tests/tasks/test_task_fuzz.py agent/tests/tunnels/test_frame_fuzz.py server/tests/relay/test_head_fuzz.py \
+		server/tests/core/money/test_charging_machine.py server/tests/workers/test_charging_machine.py $(ARGS)
 
 check: set-up
 	@.venv/bin/python -m tools.check $(ARGS)

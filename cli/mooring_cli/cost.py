@@ -11,14 +11,17 @@ from mooring_cli.main import MooringCommand
 from mooring_cli.nouns import CommandEndpoint
 from mooring_cli.option_types import TimeAgo
 from mooring_cli.scope import PAGE_MAX, ScopeOptions, ScopeResolver, scope_options
+from mooring_cli.watch import find
 
 ENDPOINTS = (
     CommandEndpoint("get_project_cost", "project", "project_id"),
     CommandEndpoint("get_tenant_cost", "tenant", "tenant_id"),
     CommandEndpoint("list_billing_overview", "platform", ""),
 )
-GROUPS = ("tenant", "project", "app", "instance", "member", "allocation", "sku", "unit", "day", "hour")
+GROUPS = ("tenant", "project", "app", "instance", "member", "allocation", "sku", "unit", "day", "hour", "day_unit", "hour_unit")
 COLUMNS = ("name", "charged", "covered", "quantity")
+USED_BY = ("unit", "project", "app", "instance", "day", "day_unit", "hour_unit")
+USED_COLUMNS = ("name", "quantity", "charged", "covered")
 
 
 @click.command(cls=MooringCommand)
@@ -26,8 +29,16 @@ COLUMNS = ("name", "charged", "covered", "quantity")
 @click.option("--since", type=TimeAgo(), help="From this time on, or from so long ago. [default: this month]")
 @click.option("--until", type=TimeAgo(), help="Before this time. [default: now]")
 @click.option("--by", type=click.Choice(GROUPS), help="Sum by this. [default: project; with --platform: tenant]")
+@click.option("--instance", metavar="NAME", help="Only of this instance of a project.")
 def cost(
-    *, project: str | None, tenant: str | None, platform: bool, since: str | None, until: str | None, by: str | None
+    *,
+    project: str | None,
+    tenant: str | None,
+    platform: bool,
+    since: str | None,
+    until: str | None,
+    by: str | None,
+    instance: str | None,
 ) -> None:
     """Show what was charged, what the open hour costs so far, and where the month leads.
 
@@ -38,26 +49,58 @@ def cost(
     invocation = current()
     endpoint, path = ScopeResolver(invocation).choose(ENDPOINTS, ScopeOptions(project, tenant, platform))
     query = {"since": since, "until": until, "group_by": by, "limit": PAGE_MAX}
+    if instance is not None:
+        if endpoint.scope != "project":
+            raise click.UsageError("--instance is a name in a project: add --project")
+        query["instance_id"] = find(invocation, path["project_id"], instance)["instance_id"]
     if endpoint.scope == "platform":
         rows = list(invocation.client.pages(plain_call(endpoint.operation, path, query)))
         _show(invocation.output, rows, rows)
         return
-    whole: dict[str, Any] = invocation.call(endpoint.operation, path, query)
-    cursor = whole["next_cursor"]
-    while cursor:
-        following = invocation.call(endpoint.operation, path, query | {"cursor": cursor})
-        whole["items"] += following["items"]
-        cursor = whole["next_cursor"] = following["next_cursor"]
+    whole = _whole(endpoint.operation, path, query)
     _show(invocation.output, whole, whole["items"])
     if invocation.output == "table":
         _show_totals(whole)
 
 
-def _show(form: str, whole: Any, rows: list[dict[str, Any]]) -> None:
+@click.command(cls=MooringCommand)
+@click.argument("instance", required=False)
+@click.option("--project", metavar="NAME", help="The project, by id or slug.")
+@click.option("--since", type=TimeAgo(), help="From this time on, or from so long ago. [default: this month]")
+@click.option("--until", type=TimeAgo(), help="Before this time. [default: now]")
+@click.option("--by", type=click.Choice(USED_BY), default="unit", help="Sum by this. [default: unit]")
+def usage(*, instance: str | None, project: str | None, since: str | None, until: str | None, by: str) -> None:
+    """Show how much a project or one of its instances used, in each unit, and what that cost.
+
+    These are closed hours. What an allocation already pays for costs nothing, and is shown as covered. The records of
+    an instance, one by one, are in `mooring instances usage list`.
+    """
+    invocation = current()
+    path = {"project_id": ScopeResolver(invocation).project_id(project)}
+    query: dict[str, Any] = {"since": since, "until": until, "group_by": by, "limit": PAGE_MAX}
+    if instance is not None:
+        query["instance_id"] = find(invocation, path["project_id"], instance)["instance_id"]
+    whole = _whole("get_project_cost", path, query)
+    _show(invocation.output, whole, whole["items"], USED_COLUMNS)
+
+
+def _whole(operation: str, path: Mapping[str, str], query: dict[str, Any]) -> dict[str, Any]:
+    """The cost with the lines of all pages."""
+    invocation = current()
+    whole: dict[str, Any] = invocation.call(operation, path, query)
+    cursor = whole["next_cursor"]
+    while cursor:
+        following = invocation.call(operation, path, query | {"cursor": cursor})
+        whole["items"] += following["items"]
+        cursor = whole["next_cursor"] = following["next_cursor"]
+    return whole
+
+
+def _show(form: str, whole: Any, rows: list[dict[str, Any]], columns: tuple[str, ...] = COLUMNS) -> None:
     if form != "table":
         output.show(form, whole)
     elif rows:
-        output.show_table([_row(each) for each in rows], COLUMNS)
+        output.show_table([_row(each) for each in rows], columns)
     else:
         output.note("Nothing was charged in this period.")
 

@@ -38,6 +38,7 @@ OF_COMMAND: dict[str, tuple[str, ...]] = {
     "exec": ("mooring exec box -- sh",),
     "events": ("mooring events", "mooring events --follow --project vision"),
     "cost": ("mooring cost --by app", "mooring cost --since 7d --by day", "mooring cost --platform --by tenant"),
+    "usage": ("mooring usage", "mooring usage greeter --since 7d --by day_unit"),
     "ledger": ("mooring ledger --project vision", "mooring ledger --kind correction --since 30d -o json"),
     "ledger balances": ("mooring ledger balances --tenant acme",),
     "audit": ("mooring audit --outcome denied", "mooring audit --actor usr_01m7prfg8vf0b82h3bp844cnk4"),

@@ -40,6 +40,7 @@ HAND_WRITTEN: dict[str, tuple[str, str]] = {
     "exec": ("mooring_cli.exec_command", "Run an interactive command in an allocation's sandbox."),
     "events": ("mooring_cli.events", "Show events, or follow them as they happen."),
     "cost": ("mooring_cli.cost", "Show what a project, a tenant or all of them cost."),
+    "usage": ("mooring_cli.cost", "Show how much a project or an instance used."),
     "ledger": ("mooring_cli.ledger", "Show what was booked, and the balances."),
     "audit": ("mooring_cli.audit", "Show the audit trail."),
     "billing": ("mooring_cli.billing", "Prove that the ledger is right, and correct it."),

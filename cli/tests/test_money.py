@@ -59,6 +59,16 @@ def test_cost_is_a_table_of_money_with_labelled_estimate_and_forecast(run: Run, 
     assert [asked.query.get("cursor") for asked in platform.asked] == [None, "more"]
 
 
+def test_usage_shows_quantities_of_one_instance(run: Run, platform: FakeCliPlatform) -> None:
+    instance = "ins_01m7h1nytmn6f9t3b502bnv11t"
+    platform.on("GET", f"/api/v1/projects/{PROJECT}/cost", CannedResponse(body=a_cost(a_line("token_out", 486_111))))
+    lines = run("usage", instance, "--project", PROJECT).stdout.splitlines()
+    assert lines[0].split() == ["NAME", "QUANTITY", "CHARGED", "COVERED"]
+    assert "1.5 token_out" in lines[1]
+    (asked,) = platform.asked
+    assert (asked.query["instance_id"], asked.query["group_by"]) == (instance, "unit")
+
+
 def test_json_has_the_integers_of_the_api(run: Run, platform: FakeCliPlatform) -> None:
     platform.on("GET", f"/api/v1/projects/{PROJECT}/cost", CannedResponse(body=a_cost(a_line("hello", 486_111))))
     shown = json.loads(run("cost", "--project", PROJECT, "-o", "json").stdout)

@@ -784,7 +784,7 @@ class SyncMethods:
 
         Needs the action `artifact.read`."""
 
-    def get_project_cost(self, project_id: str, *, cursor: str | None = None, limit: int | None = None, since: datetime | None = None, until: datetime | None = None, group_by: str | None = None, options: CallOptions = UNCHANGED) -> models.Cost:
+    def get_project_cost(self, project_id: str, *, cursor: str | None = None, limit: int | None = None, since: datetime | None = None, until: datetime | None = None, group_by: str | None = None, instance_id: str | None = None, options: CallOptions = UNCHANGED) -> models.Cost:
         """Read the cost of a period: what is charged, an estimate of the open hour, and a forecast of the month.
 
         Allocations are charged from `active` until their release was requested. What they already pay for is `covered`: it
@@ -939,7 +939,7 @@ class SyncMethods:
 
         Needs the action `audit.read`."""
 
-    def get_tenant_cost(self, tenant_id: str, *, cursor: str | None = None, limit: int | None = None, since: datetime | None = None, until: datetime | None = None, group_by: str | None = None, options: CallOptions = UNCHANGED) -> models.Cost:
+    def get_tenant_cost(self, tenant_id: str, *, cursor: str | None = None, limit: int | None = None, since: datetime | None = None, until: datetime | None = None, group_by: str | None = None, instance_id: str | None = None, options: CallOptions = UNCHANGED) -> models.Cost:
         """Read the cost of a period: what is charged, an estimate of the open hour, and a forecast of the month.
 
         Allocations are charged from `active` until their release was requested. What they already pay for is `covered`: it
@@ -3356,7 +3356,7 @@ class AsyncMethods:
 
         Needs the action `artifact.read`."""
 
-    async def get_project_cost(self, project_id: str, *, cursor: str | None = None, limit: int | None = None, since: datetime | None = None, until: datetime | None = None, group_by: str | None = None, options: CallOptions = UNCHANGED) -> models.Cost:
+    async def get_project_cost(self, project_id: str, *, cursor: str | None = None, limit: int | None = None, since: datetime | None = None, until: datetime | None = None, group_by: str | None = None, instance_id: str | None = None, options: CallOptions = UNCHANGED) -> models.Cost:
         """Read the cost of a period: what is charged, an estimate of the open hour, and a forecast of the month.
 
         Allocations are charged from `active` until their release was requested. What they already pay for is `covered`: it
@@ -3511,7 +3511,7 @@ class AsyncMethods:
 
         Needs the action `audit.read`."""
 
-    async def get_tenant_cost(self, tenant_id: str, *, cursor: str | None = None, limit: int | None = None, since: datetime | None = None, until: datetime | None = None, group_by: str | None = None, options: CallOptions = UNCHANGED) -> models.Cost:
+    async def get_tenant_cost(self, tenant_id: str, *, cursor: str | None = None, limit: int | None = None, since: datetime | None = None, until: datetime | None = None, group_by: str | None = None, instance_id: str | None = None, options: CallOptions = UNCHANGED) -> models.Cost:
         """Read the cost of a period: what is charged, an estimate of the open hour, and a forecast of the month.
 
         Allocations are charged from `active` until their release was requested. What they already pay for is `covered`: it

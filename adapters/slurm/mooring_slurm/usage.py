@@ -1,4 +1,4 @@
-"""The usage of jobs: job hours and GPU hours, one record for each job, attempt and unit.
+"""The usage of jobs: job hours and GPU hours, one record for each job, attempt and unit, which the kit makes.
 
 The allocation already pays for the machine; these records say who used it. A record's id contains the job and the start
 of the attempt, so that it is counted once by any replica, even if job numbers start again under another controller. The
@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from mooring_adapter import InstanceView, Usage
+from mooring_adapter.metered_work import EndedWork, usage_of_work
 
 JOB_HOURS: Final = "job_hours"
 GPU_HOURS: Final = "gpu_hours"
@@ -21,13 +22,9 @@ ENDED_WITH_IT: Final = frozenset({"RUNNING", "COMPLETING", "SUSPENDED"})
 
 def usage_of(view: InstanceView, look: Mapping[str, Any]) -> tuple[Usage, ...]:
     """The usage records of ended jobs."""
-    units = {each["unit"] for each in view.manifest.get("usage_units", ())}
     projects = accounts_of(view)
-    found: list[Usage] = []
-    for job in look.get("ended", ()):
-        if isinstance(job, Mapping):
-            found += [each for each in _of_job(job, projects) if each.unit in units]
-    return tuple(found)
+    jobs = [_attempt(each, projects) for each in look.get("ended", ()) if isinstance(each, Mapping)]
+    return usage_of_work(view, [each for each in jobs if each is not None])
 
 
 def accounts_of(view: InstanceView) -> dict[str, str]:
@@ -48,25 +45,17 @@ def usage_until(view: InstanceView, look: Mapping[str, Any], until: datetime) ->
     return usage_of(view, {"ended": [*look.get("ended", ()), *running]})
 
 
-def _of_job(job: Mapping[str, Any], projects: Mapping[str, str]) -> list[Usage]:
+def _attempt(job: Mapping[str, Any], projects: Mapping[str, str]) -> EndedWork | None:
     started, ended = moment(job.get("started_at")), moment(job.get("ended_at"))
     if started is None or ended is None or ended <= started:
-        return []  # it never ran
-    hours = (ended - started).total_seconds() / 3_600
-    name = f"job/{job.get('id')}/{job.get('restarts') or 0}/{int(started.timestamp())}"
-    quantities = {JOB_HOURS: hours, GPU_HOURS: hours * int(job.get("gpus") or 0)}
-    return [
-        Usage(
-            record_id=f"{name}/{unit}",
-            unit=unit,
-            started_at=started,
-            ended_at=ended,
-            quantity=round(quantity, 9),
-            attached_project_id=projects.get(str(job.get("account") or "")),
-        )
-        for unit, quantity in quantities.items()
-        if quantity > 0
-    ]
+        return None  # it never ran
+    return EndedWork(
+        key=f"job/{job.get('id')}/{job.get('restarts') or 0}/{int(started.timestamp())}",
+        started_at=started,
+        ended_at=ended,
+        per_hour={JOB_HOURS: 1, GPU_HOURS: int(job.get("gpus") or 0)},
+        attached_project_id=projects.get(str(job.get("account") or "")),
+    )
 
 
 def moment(value: Any) -> datetime | None:

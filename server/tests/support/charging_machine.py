@@ -15,7 +15,7 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import Final
 
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, seed, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
@@ -24,8 +24,11 @@ from mooring.core.money.interval import LogStep, MeteredAllocation
 from mooring.core.pricing.meter import Billing
 from mooring.core.pricing.price import Item, Price
 from server.tests.support.money_rows import START, price
+from tools.soak import is_soak
+from tools.soak import seed as of_soak
 
 HOURS: Final = 12
+RUNS_AT_ONCE: Final = 2_000
 OWNER, GUEST = "owner", "guest"
 """The project that owns the shared instance, and one of the same tenant that attaches to it."""
 
@@ -86,9 +89,11 @@ class ChargingMachine(RuleBasedStateMachine):
     """The rules; a test sets `open_books`."""
 
     open_books: Callable[[], Books]
+    played = 0
 
     def __init__(self) -> None:
         super().__init__()
+        type(self).played += 1
         self.books = type(self).open_books()
         self.now = START
         self.list = [price("skp_0")]
@@ -153,7 +158,9 @@ class ChargingMachine(RuleBasedStateMachine):
     @rule(minor=st.integers(0, 10**6), seconds=st.integers(1, 20_000), granularity=st.sampled_from([1, 1, 60]))
     def announce_a_price(self, minor: int, seconds: int, granularity: int) -> None:
         since = self.now + timedelta(seconds=seconds)
-        if all(each.existing_from is None or each.existing_from < since for each in self.list):
+        later = all(each.existing_from is None or each.existing_from < since for each in self.list)
+        # Two prices of one item never begin at the same time: the database refuses the second one.
+        if later and all(each.valid_from < self.now for each in self.list[1:]):
             name = f"prc_l{len(self.list)}"
             made = price(name, minor, valid_from=self.now, existing_from=since, granularity_seconds=granularity)
             self.list.append(made)
@@ -278,5 +285,13 @@ def exact(of: Price, gpus: int, elapsed: timedelta) -> int:
 
 
 def run(machine: type[ChargingMachine], runs: int) -> None:
-    bounds = settings(max_examples=runs, stateful_step_count=20, deadline=None, suppress_health_check=list(HealthCheck))
-    run_state_machine_as_test(machine, settings=bounds)
+    """Play so many runs, in parts: the memory of Hypothesis grows with each run of a part."""
+    for number in range(0, runs, RUNS_AT_ONCE):
+        part = min(RUNS_AT_ONCE, runs - number)
+        bounds = settings(
+            max_examples=part, stateful_step_count=20, deadline=None, suppress_health_check=list(HealthCheck)
+        )
+        seeded = seed(of_soak() * 1_000 + number // RUNS_AT_ONCE)(machine) if is_soak() else machine
+        run_state_machine_as_test(seeded, settings=bounds)
+    assert machine.played >= runs
+    print(f"played {machine.played} runs, from seed {of_soak()} on")

@@ -20,7 +20,7 @@ from mooring.storage.kernel.database import Acting, RowReader
 from mooring.storage.money import charge as charges
 from mooring.storage.money import cost as costs
 from mooring.storage.money.charge import HourFacts
-from mooring.storage.money.cost import CostFilter
+from mooring.storage.money.cost import CostFilter, InstanceFacts
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +46,8 @@ async def read(services: Services, acting: Acting, wanted: CostFilter, period: C
 
     async def load(reader: RowReader) -> Cost:
         facts = _of_project(await charges.facts(reader, first_open, now, acting=acting), wanted.project_id)
+        if wanted.instance_id is not None:
+            facts = _of_instance(facts, await costs.facts_of_instance(reader, acting, wanted.instance_id, first_open))
         recent = CostPeriod(first_open - RECENT_HOURS * HOUR, first_open)
         return Cost(
             closed,
@@ -56,7 +58,7 @@ async def read(services: Services, acting: Acting, wanted: CostFilter, period: C
                 now,
                 [*await costs.sums(reader, acting, wanted, month), *_estimated(facts, CostPeriod(month.until, now))],
                 clock_micro_per_hour(facts.allocations, facts.prices, now),
-                await costs.used_sums(reader, acting, wanted, recent),
+                await costs.sums(reader, acting, wanted, recent, only_usage=True),
             ),
         )
 
@@ -77,4 +79,13 @@ def _of_project(facts: HourFacts, project_id: str | None) -> HourFacts:
         facts,
         allocations=[each for each in facts.allocations if each.project_id == project_id],
         usage=[each for each in facts.usage if each.project_id == project_id],
+    )
+
+
+def _of_instance(facts: HourFacts, own: InstanceFacts) -> HourFacts:
+    """The facts of one instance alone."""
+    return replace(
+        facts,
+        allocations=[each for each in facts.allocations if each.id in own.allocations],
+        usage=[each for each in facts.usage if each.id in own.usage],
     )

@@ -37,6 +37,8 @@ class CostGroup(StrEnum):
     UNIT = "unit"
     DAY = "day"
     HOUR = "hour"
+    DAY_UNIT = "day_unit"  # by day, and in each day by unit
+    HOUR_UNIT = "hour_unit"
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from itertools import pairwise
-from typing import Final
+from typing import Final, NamedTuple
 
 from mooring.core.fleet.allocation import AllocationState
 from mooring.core.money.charge import HOUR, RatedLine, Source
 from mooring.core.money.interval import MICROSECOND, MeteredAllocation, clock_of, pieces
 from mooring.core.pricing.price import Price
-from mooring.core.pricing.rating import HOUR_SECONDS, MICRO, hourly_minor
+from mooring.core.pricing.rating import HOUR_SECONDS, MICRO, counted_seconds, hourly_minor
 
 
 class LawKey(StrEnum):
@@ -204,7 +204,7 @@ def _held(allocation: MeteredAllocation, since: datetime, until: datetime) -> Ta
 
 
 def _no_gap(hours: ProvenHours) -> Proven:
-    charged: defaultdict[str, list[tuple[datetime, datetime]]] = defaultdict(list)
+    charged: defaultdict[str, list[_Interval]] = defaultdict(list)
     for hour, lines in hours.booked.items():
         due = {line.key for line in hours.target.get(hour, ())}
         booked: defaultdict[tuple[str, str, str], list[RatedLine]] = defaultdict(list)
@@ -213,7 +213,8 @@ def _no_gap(hours: ProvenHours) -> Proven:
                 booked[line.key].append(line)
         for key, mine in booked.items():
             if key in due or any(_sums(mine)):
-                charged[mine[-1].source_id].append((mine[-1].started_at, mine[-1].ended_at))
+                of = _Interval(mine[-1].started_at, mine[-1].ended_at, mine[-1].price_id)
+                charged[mine[-1].source_id].append(of)
     broken, first = 0, None
     known = {each.id: each for each in hours.allocations}
     for name in sorted(charged.keys() | known.keys()):
@@ -225,12 +226,13 @@ def _no_gap(hours: ProvenHours) -> Proven:
 
 
 def _gap(
-    allocation: MeteredAllocation | None, charged: Sequence[tuple[datetime, datetime]], hours: ProvenHours
+    allocation: MeteredAllocation | None, charged: Sequence["_Interval"], hours: ProvenHours
 ) -> str | None:
     """What is wrong with the charged intervals of an allocation; None if nothing is."""
-    for (_, end), (start, _) in pairwise(charged):
-        if start != end:
-            return f"{'overlap' if start < end else 'gap'} between {_shown(end)} and {_shown(start)}"
+    for before, after in pairwise(charged):
+        if after.started_at != before.ended_at:
+            what = "overlap" if after.started_at < before.ended_at else "gap"
+            return f"{what} between {_shown(before.ended_at)} and {_shown(after.started_at)}"
     clock = None if allocation is None else clock_of(allocation.log)
     if allocation is None or clock is None:
         return "charged, but it was never active" if charged else None
@@ -239,12 +241,25 @@ def _gap(
         return f"charged after its release at {_shown(end)}" if charged else None
     if not charged:
         return f"it ran from {_shown(start)} to {_shown(end)}, and nothing is charged"
-    if charged[0][0] != start:
-        return f"charged from {_shown(charged[0][0])}, active from {_shown(start)}"
-    # A release that came late into the log corrects amounts, so an end inside of the same counted second stays.
-    if abs(charged[-1][1] - end) // MICROSECOND >= MICRO * allocation.price.granularity_seconds:
-        return f"charged to {_shown(charged[-1][1])}, ran to {_shown(end)}"
+    if charged[0].started_at != start:
+        return f"charged from {_shown(charged[0].started_at)}, active from {_shown(start)}"
+    # A release that came late into the log corrects what is counted: an end inside of the same step of the price, or
+    # of its minimum, counts the same and stays.
+    last = charged[-1]
+    priced = [allocation.price, *hours.prices.get(allocation.price.item_key, ())]
+    terms = next((each.terms for each in priced if each.id == last.price_id), allocation.price.terms)
+    counted = [counted_seconds(terms, (at - clock.started_at) // MICROSECOND) for at in (last.ended_at, end)]
+    if counted[0] != counted[1]:
+        return f"charged to {_shown(last.ended_at)}, ran to {_shown(end)}"
     return None
+
+
+class _Interval(NamedTuple):
+    """A charged interval of an allocation, by the last line that was booked for it."""
+
+    started_at: datetime
+    ended_at: datetime
+    price_id: str | None
 
 
 def _plan_price(hours: ProvenHours) -> Proven:

@@ -5,6 +5,7 @@ Each sum is one statement over the hours of a period; names of the keys are one 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Final
 
 import asyncpg
@@ -24,41 +25,68 @@ _RANGE: Final = """r.hour >= $1 AND r.hour < $2 AND ($3::text IS NULL OR r.tenan
            AND ($4::text IS NULL OR r.project_id = $4)"""
 
 
-def _grouped(key: str, joins: str = "") -> str:
+_OF_INSTANCE: Final = """
+   AND (r.source <> 'allocation' OR r.source_id IN (SELECT m.allocation_id FROM member m WHERE m.instance_id = $5))
+   AND coalesce(u.instance_id, b.instance_id) = $5"""
+
+
+def _grouped(key: str, joins: str, only: str, *, by_unit: bool = False) -> str:
+    split = ", unit" if by_unit else ""
+    id = "coalesce(key, '') || ' ' || coalesce(currency, '')" + (" || ' ' || unit" if by_unit else "")
     return f"""
 SELECT * FROM (
-  SELECT coalesce(key, '') || ' ' || coalesce(currency, '') COLLATE "C" AS id, key, currency,
+  SELECT {id} COLLATE "C" AS id, key, currency,
          sum(amount) AS charged, sum(shadow_amount) AS covered,
          CASE WHEN min(unit) = max(unit) THEN min(unit) END AS unit,
          CASE WHEN min(unit) = max(unit) THEN sum(quantity) END AS quantity
     FROM (SELECT {key} AS key, r.currency, r.amount, r.shadow_amount, r.unit, r.quantity FROM rated_usage r {joins}
-           WHERE {_RANGE}) each
-   GROUP BY key, currency) line
- WHERE id > $5 ORDER BY id LIMIT $6"""
+           WHERE {_RANGE} {only}) each
+   GROUP BY key, currency{split}) line
+ WHERE id > $6 ORDER BY id LIMIT $7"""
 
 
 def _time(step: str) -> str:
     return f"""to_char(date_trunc('{step}', r.hour, 'UTC') AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"')"""
 
 
-BY_TENANT: Final = _grouped("r.tenant_id")
-BY_PROJECT: Final = _grouped("r.project_id")
-BY_APP: Final = _grouped("coalesce(u.app_slug, i.app_slug)", _INSTANCE)
-BY_INSTANCE: Final = _grouped("coalesce(u.instance_id, b.instance_id)", f"{_USED} {_MEMBER}")
-BY_MEMBER: Final = _grouped("b.id", _MEMBER)
-BY_ALLOCATION: Final = _grouped("CASE WHEN r.source = 'allocation' THEN r.source_id END")
-BY_SKU: Final = _grouped(
-    "CASE WHEN p.item = 'sku' THEN p.item_key END", "LEFT JOIN price p ON r.source = 'allocation' AND p.id = r.price_id"
-)
-BY_UNIT: Final = _grouped("r.unit")
-BY_DAY: Final = _grouped(_time("day"))
-BY_HOUR: Final = _grouped(_time("hour"))
-SUMS: Final = f"""
-SELECT r.currency, sum(r.amount) AS charged, sum(r.shadow_amount) AS covered FROM rated_usage r
- WHERE {_RANGE} AND r.currency IS NOT NULL GROUP BY r.currency ORDER BY r.currency"""
-USED_SUMS: Final = f"""
-SELECT r.currency, sum(r.amount) AS charged, sum(r.shadow_amount) AS covered FROM rated_usage r
- WHERE {_RANGE} AND r.currency IS NOT NULL AND r.source <> 'allocation' GROUP BY r.currency ORDER BY r.currency"""
+_PRICE: Final = "LEFT JOIN price p ON r.source = 'allocation' AND p.id = r.price_id"
+_KEYS: Final[Mapping[CostGroup, tuple[str, str]]] = {
+    CostGroup.TENANT: ("r.tenant_id", ""),
+    CostGroup.PROJECT: ("r.project_id", ""),
+    CostGroup.APP: ("coalesce(u.app_slug, i.app_slug)", _INSTANCE),
+    CostGroup.INSTANCE: ("coalesce(u.instance_id, b.instance_id)", f"{_USED} {_MEMBER}"),
+    CostGroup.MEMBER: ("b.id", _MEMBER),
+    CostGroup.ALLOCATION: ("CASE WHEN r.source = 'allocation' THEN r.source_id END", ""),
+    CostGroup.SKU: ("CASE WHEN p.item = 'sku' THEN p.item_key END", _PRICE),
+    CostGroup.UNIT: ("r.unit", ""),
+    CostGroup.DAY: (_time("day"), ""),
+    CostGroup.HOUR: (_time("hour"), ""),
+    CostGroup.DAY_UNIT: (_time("day"), ""),
+    CostGroup.HOUR_UNIT: (_time("hour"), ""),
+}
+"""What each group is keyed by, and the joins that the key needs."""
+_BY_UNIT: Final = frozenset({CostGroup.DAY_UNIT, CostGroup.HOUR_UNIT})
+STATEMENTS: Final[Mapping[CostGroup, str]] = {
+    by: _grouped(key, joins, "AND $5::text IS NULL", by_unit=by in _BY_UNIT) for by, (key, joins) in _KEYS.items()
+}
+OF_INSTANCE: Final[Mapping[CostGroup, str]] = {
+    by: _grouped(key, f"{_INSTANCE} {_PRICE}", _OF_INSTANCE, by_unit=by in _BY_UNIT)
+    for by, (key, _) in _KEYS.items()
+}
+"""The same of one instance: all joins, because the filter needs most of them."""
+
+
+def _summed(joins: str, only: str) -> str:
+    return f"""
+SELECT r.currency, sum(r.amount) AS charged, sum(r.shadow_amount) AS covered FROM rated_usage r {joins}
+ WHERE {_RANGE} {only} AND r.currency IS NOT NULL AND (NOT $6::boolean OR r.source <> 'allocation')
+ GROUP BY r.currency ORDER BY r.currency"""
+
+
+SUMS: Final = _summed("", "AND $5::text IS NULL")
+SUMS_OF_INSTANCE: Final = _summed(f"{_USED} {_MEMBER}", _OF_INSTANCE)
+ALLOCATIONS_OF: Final = "SELECT DISTINCT m.allocation_id FROM member m WHERE m.instance_id = $1"
+USAGE_OF: Final = "SELECT u.id FROM usage_record u WHERE u.instance_id = $1 AND u.created_at >= $2"
 TENANT_NAMES: Final = "SELECT id, slug AS name FROM tenant WHERE id = ANY ($1::text[])"
 PROJECT_NAMES: Final = "SELECT id, slug AS name FROM project WHERE id = ANY ($1::text[])"
 INSTANCE_NAMES: Final = "SELECT id, name FROM instance WHERE id = ANY ($1::text[])"
@@ -66,18 +94,6 @@ MEMBER_NAMES: Final = "SELECT id, name FROM member WHERE id = ANY ($1::text[])"
 ALLOCATION_NAMES: Final = "SELECT id, name FROM allocation WHERE id = ANY ($1::text[])"
 SKU_NAMES: Final = "SELECT id, slug AS name FROM sku WHERE id = ANY ($1::text[])"
 
-STATEMENTS: Final[Mapping[CostGroup, str]] = {
-    CostGroup.TENANT: BY_TENANT,
-    CostGroup.PROJECT: BY_PROJECT,
-    CostGroup.APP: BY_APP,
-    CostGroup.INSTANCE: BY_INSTANCE,
-    CostGroup.MEMBER: BY_MEMBER,
-    CostGroup.ALLOCATION: BY_ALLOCATION,
-    CostGroup.SKU: BY_SKU,
-    CostGroup.UNIT: BY_UNIT,
-    CostGroup.DAY: BY_DAY,
-    CostGroup.HOUR: BY_HOUR,
-}
 NAMES: Final[Mapping[CostGroup, str]] = {
     CostGroup.TENANT: TENANT_NAMES,
     CostGroup.PROJECT: PROJECT_NAMES,
@@ -91,18 +107,28 @@ NAMES: Final[Mapping[CostGroup, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class CostFilter:
-    """Whose cost: of all tenants, of one, or of one project."""
+    """Whose cost: of all tenants, of one, of one project, or of one instance."""
 
     tenant_id: str | None
     project_id: str | None
+    instance_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceFacts:
+    """What the open hours of an instance consist of."""
+
+    allocations: frozenset[str]
+    usage: frozenset[str]
 
 
 async def page(
     reader: RowReader, acting: Acting, wanted: CostFilter, period: CostPeriod, *, by: CostGroup, window: PageWindow
 ) -> list[CostLine]:
     """The cost of a period by key and currency; usage that has no such key stands under none."""
-    ids = (period.since, period.until, wanted.tenant_id, wanted.project_id)
-    rows = await reader.fetch(acting, STATEMENTS[by], *ids, window.after, window.limit)
+    ids = (period.since, period.until, wanted.tenant_id, wanted.project_id, wanted.instance_id)
+    statements = STATEMENTS if wanted.instance_id is None else OF_INSTANCE
+    rows = await reader.fetch(acting, statements[by], *ids, window.after, window.limit)
     named: dict[str, str] = {}
     if by in NAMES:
         keys = sorted({row["key"] for row in rows if row["key"] is not None})
@@ -110,23 +136,21 @@ async def page(
     return [_line(row, named) for row in rows]
 
 
-async def sums(reader: RowReader, acting: Acting, wanted: CostFilter, period: CostPeriod) -> list[CostSum]:
-    """The cost of a period in each currency."""
-    return await _sums(reader, acting, SUMS, wanted, period=period)
-
-
-async def used_sums(reader: RowReader, acting: Acting, wanted: CostFilter, period: CostPeriod) -> list[CostSum]:
-    """The same, of usage of apps alone."""
-    return await _sums(reader, acting, USED_SUMS, wanted, period=period)
-
-
-async def _sums(
-    reader: RowReader, acting: Acting, statement: str, wanted: CostFilter, *, period: CostPeriod
+async def sums(
+    reader: RowReader, acting: Acting, wanted: CostFilter, period: CostPeriod, *, only_usage: bool = False
 ) -> list[CostSum]:
-    rows: Sequence[asyncpg.Record] = await reader.fetch(
-        acting, statement, period.since, period.until, wanted.tenant_id, wanted.project_id
-    )
+    """The cost of a period in each currency, or that of usage of apps alone."""
+    ids = (period.since, period.until, wanted.tenant_id, wanted.project_id, wanted.instance_id)
+    statement = SUMS if wanted.instance_id is None else SUMS_OF_INSTANCE
+    rows: Sequence[asyncpg.Record] = await reader.fetch(acting, statement, *ids, only_usage)
     return [CostSum(row["currency"], int(row["charged"]), int(row["covered"])) for row in rows]
+
+
+async def facts_of_instance(reader: RowReader, acting: Acting, instance_id: str, since: datetime) -> InstanceFacts:
+    """The allocations that members of the instance had, and its usage since a time."""
+    held = await reader.fetch(acting, ALLOCATIONS_OF, instance_id)
+    used = await reader.fetch(acting, USAGE_OF, instance_id, since)
+    return InstanceFacts(frozenset(row[0] for row in held if row[0]), frozenset(row[0] for row in used))
 
 
 def _line(row: asyncpg.Record, named: Mapping[str, str]) -> CostLine:

@@ -157,8 +157,10 @@ async def test_covered_usage_is_listed_apart_and_every_group_adds_up(site: Alloc
     (total,) = (await read(site, "/cost", **period))["totals"]
     assert (total["charged_micro"], total["covered_micro"]) == (GPU_HOUR + tokens, covered)
     found = {}
-    for by in ("project", "app", "instance", "member", "allocation", "sku", "unit", "day", "hour"):
+    for by in ("project", "app", "instance", "member", "allocation", "sku", "unit", "day", "hour", "day_unit", "hour_unit"):
         lines = (await read(site, "/cost", group_by=by, **period))["items"]
+        own = await read(site, "/cost", group_by=by, instance_id=project_rows.instance_id, **period)
+        assert own["items"] == lines, by
         assert sum(each["charged_micro"] for each in lines) == GPU_HOUR + tokens, by
         assert sum(each["covered_micro"] for each in lines) == covered, by
         found[by] = {each["key"]: each["charged_micro"] for each in lines}
@@ -168,6 +170,11 @@ async def test_covered_usage_is_listed_apart_and_every_group_adds_up(site: Alloc
     assert found["member"] == {member_id: GPU_HOUR, None: tokens}
     assert found["allocation"] == {stands["id"]: GPU_HOUR, None: tokens}
     assert found["unit"] == {"gpu_second": GPU_HOUR, "token_out": tokens}
+    by_day = (await read(site, "/cost", group_by="day_unit", **period))["items"]
+    units = {(each["unit"], each["quantity_micro"], each["charged_micro"]) for each in by_day}
+    assert units == {("gpu_second", 3_600 * 10**6, GPU_HOUR), ("token_out", 4_000_000 * 10**6, tokens)}
+    other = await read(site, "/cost", instance_id=(await project_rows.birth("instance")), **period)
+    assert (other["totals"], other["items"], other["forecasts"]) == ([], [], [])
     await assert_operator_sees_totals(site, period, GPU_HOUR + tokens)
 
 

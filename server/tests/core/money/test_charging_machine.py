@@ -4,7 +4,7 @@ import os
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from mooring.commands.money.charge import bookings_of
@@ -22,9 +22,9 @@ from mooring.core.money.charge import (
     target_lines,
 )
 from mooring.core.money.correction import Correctable, CorrectionSpec, correct
-from mooring.core.money.interval import MeteredAllocation
+from mooring.core.money.interval import LogStep, MeteredAllocation
 from mooring.core.money.ledger import BookedCharge, BookedHour, book
-from mooring.core.money.proof import ProvenHours, prove_hours
+from mooring.core.money.proof import LawKey, ProvenHours, prove_hours
 from mooring.core.pricing.price import Item, Price
 from server.tests.support.charging_machine import HOURS, Books, ChargingMachine, run
 from server.tests.support.decision_context import context
@@ -158,6 +158,21 @@ class ChargingInMemory(ChargingMachine):
 
 def test_the_ledger_shows_the_exact_price_whatever_happens() -> None:
     run(ChargingInMemory, RUNS)
+
+
+def test_a_late_release_inside_of_the_minimum_of_a_contract_changes_nothing_that_is_counted() -> None:
+    contract = price("prc_c", 0, tenant_id="ten_a", minimum_seconds=7200)
+    steps = log(("requested", 0), ("provisioning", 0), ("active", 0))
+    before = MeteredAllocation("alc_1", "ten_a", "prj_a", 1, contract, steps)
+    after = replace(before, log=(*steps, LogStep(3, "releasing", START + timedelta(seconds=3599))))
+    booked = target_lines(START, [before], {}, [], {})
+    target = target_lines(START, [after], {}, [], {})
+    assert due_lines(target, booked) == []
+    hours = ProvenHours(START, START + HOUR, [after], {}, {START: target}, {START: booked})
+    assert [each.counterexample for each in prove_hours(hours).values() if each.broken] == []
+    short = replace(contract, minimum_seconds=0)
+    unpaid = ProvenHours(START, START + HOUR, [replace(after, price=short)], {}, {START: target}, {START: booked})
+    assert prove_hours(unpaid)[LawKey.NO_GAP].broken == 1
 
 
 def test_settling_an_hour_again_books_nothing_and_what_comes_late_is_a_correction() -> None:

@@ -28,7 +28,7 @@ async def get_cost(request: RequestContext, query: CostQuery) -> CostView:
     """
     services, acting = request.services, request.acting
     period = period_of(query.since, query.until, services.clock.now())
-    wanted = costs.CostFilter(acting.tenant_id, request.place.project_id)
+    wanted = costs.CostFilter(acting.tenant_id, request.place.project_id, query.instance_id)
     cost = await commands.read(services, acting, wanted, period)
     name = f"cost_{query.group_by}"
     window = page_window(query, name)

@@ -31,6 +31,8 @@ class CostBy(StrEnum):
     UNIT = CostGroup.UNIT.value
     DAY = CostGroup.DAY.value
     HOUR = CostGroup.HOUR.value
+    DAY_UNIT = CostGroup.DAY_UNIT.value
+    HOUR_UNIT = CostGroup.HOUR_UNIT.value
 
 
 class OverviewBy(StrEnum):
@@ -48,6 +50,7 @@ class CostQuery(PageQuery):
     since: Since | None = None
     until: Until | None = None
     group_by: CostBy = CostBy.PROJECT
+    instance_id: Annotated[str, Meta(max_length=64, description="Only the cost of this instance.")] | None = None
 
 
 class BillingOverviewQuery(PageQuery):
