@@ -18,7 +18,20 @@ ENDPOINTS = (
     CommandEndpoint("get_tenant_cost", "tenant", "tenant_id"),
     CommandEndpoint("list_billing_overview", "platform", ""),
 )
-GROUPS = ("tenant", "project", "app", "instance", "member", "allocation", "sku", "unit", "day", "hour", "day_unit", "hour_unit")
+GROUPS = (
+    "tenant",
+    "project",
+    "app",
+    "instance",
+    "member",
+    "allocation",
+    "sku",
+    "unit",
+    "day",
+    "hour",
+    "day_unit",
+    "hour_unit",
+)
 COLUMNS = ("name", "charged", "covered", "quantity")
 USED_BY = ("unit", "project", "app", "instance", "day", "day_unit", "hour_unit")
 USED_COLUMNS = ("name", "quantity", "charged", "covered")

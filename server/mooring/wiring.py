@@ -63,6 +63,7 @@ from mooring.storage.kernel import secret as stored
 from mooring.storage.kernel.database import BROKEN, PLATFORM, Database, PoolSettings
 from mooring.storage.kernel.hub import EventHub
 from mooring.storage.kernel.migrate import missing
+from mooring.storage.money import cost as costs
 from mooring.storage.records import delivery as deliveries
 
 if TYPE_CHECKING:
@@ -230,17 +231,23 @@ async def _readiness(database: Database, hub: EventHub) -> list[str]:
 
 @asynccontextmanager
 async def _bookkeeping(tools: AppState) -> AsyncIterator[None]:
-    """Persist from time to time which tokens were used, and count what waits in the outbox."""
+    """Persist from time to time which tokens were used, count what waits in the outbox, and sum what runs."""
     waiting: dict[tuple[str, ...], float] = {}
+    rates: dict[tuple[str, ...], float] = {}
     tools.telemetry.watch("mooring_outbox_deliveries", lambda: waiting)
+    tools.telemetry.watch("mooring_cost_rate", lambda: rates)
 
     async def run() -> None:
         while True:
             try:
                 waiting.update(await deliveries.counts(tools.services.database))
+                found = await costs.rates(tools.services.database)
+                rates.clear()
+                rates.update(found)
                 await tools.authenticator.flush_last_used()
             except (Refusal, asyncpg.PostgresError, TimeoutError) as error:
                 waiting.clear()  # no number is better than a stale one
+                rates.clear()
                 log.warning("cannot persist the use of tokens or count the outbox; retrying: %s", error)
             await asyncio.sleep(BOOKKEEPING_SECONDS)
 

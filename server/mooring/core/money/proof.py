@@ -225,9 +225,7 @@ def _no_gap(hours: ProvenHours) -> Proven:
     return Proven(sum(len(each) for each in charged.values()), broken, first)
 
 
-def _gap(
-    allocation: MeteredAllocation | None, charged: Sequence["_Interval"], hours: ProvenHours
-) -> str | None:
+def _gap(allocation: MeteredAllocation | None, charged: Sequence["_Interval"], hours: ProvenHours) -> str | None:
     """What is wrong with the charged intervals of an allocation; None if nothing is."""
     for before, after in pairwise(charged):
         if after.started_at != before.ended_at:

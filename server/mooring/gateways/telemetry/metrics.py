@@ -47,6 +47,7 @@ GAUGES: Final[Mapping[str, Gauge]] = {
     "mooring_event_streams": Gauge("Open event streams."),
     "mooring_log_lines_lost": Gauge("Log lines that could not be written since the start."),
     "mooring_database_connections": Gauge("Connections of this process to PostgreSQL.", ("pool", "state")),
+    "mooring_cost_rate": Gauge("Minor units an hour that running allocations cost by their plans.", ("currency",)),
     "mooring_outbox_deliveries": Gauge("Webhook deliveries that are unfinished or dead.", ("status",)),
 }
 

@@ -11,7 +11,7 @@ from typing import Final
 import asyncpg
 
 from mooring.core.money.cost import CostGroup, CostLine, CostPeriod, CostSum
-from mooring.storage.kernel.database import Acting, RowReader
+from mooring.storage.kernel.database import PLATFORM, Acting, RowReader
 from mooring.storage.kernel.page_window import PageWindow
 
 _USED: Final = "LEFT JOIN usage_record u ON r.source = 'usage' AND u.id = r.source_id"
@@ -70,8 +70,7 @@ STATEMENTS: Final[Mapping[CostGroup, str]] = {
     by: _grouped(key, joins, "AND $5::text IS NULL", by_unit=by in _BY_UNIT) for by, (key, joins) in _KEYS.items()
 }
 OF_INSTANCE: Final[Mapping[CostGroup, str]] = {
-    by: _grouped(key, f"{_INSTANCE} {_PRICE}", _OF_INSTANCE, by_unit=by in _BY_UNIT)
-    for by, (key, _) in _KEYS.items()
+    by: _grouped(key, f"{_INSTANCE} {_PRICE}", _OF_INSTANCE, by_unit=by in _BY_UNIT) for by, (key, _) in _KEYS.items()
 }
 """The same of one instance: all joins, because the filter needs most of them."""
 
@@ -85,6 +84,9 @@ SELECT r.currency, sum(r.amount) AS charged, sum(r.shadow_amount) AS covered FRO
 
 SUMS: Final = _summed("", "AND $5::text IS NULL")
 SUMS_OF_INSTANCE: Final = _summed(f"{_USED} {_MEMBER}", _OF_INSTANCE)
+RATES: Final = """
+SELECT currency, sum(price_minor_per_gpu_hour * gpu_count) AS rate FROM allocation
+ WHERE status = 'active' AND currency IS NOT NULL GROUP BY currency"""
 ALLOCATIONS_OF: Final = "SELECT DISTINCT m.allocation_id FROM member m WHERE m.instance_id = $1"
 USAGE_OF: Final = "SELECT u.id FROM usage_record u WHERE u.instance_id = $1 AND u.created_at >= $2"
 TENANT_NAMES: Final = "SELECT id, slug AS name FROM tenant WHERE id = ANY ($1::text[])"
@@ -144,6 +146,11 @@ async def sums(
     statement = SUMS if wanted.instance_id is None else SUMS_OF_INSTANCE
     rows: Sequence[asyncpg.Record] = await reader.fetch(acting, statement, *ids, only_usage)
     return [CostSum(row["currency"], int(row["charged"]), int(row["covered"])) for row in rows]
+
+
+async def rates(reader: RowReader) -> dict[tuple[str, ...], float]:
+    """What running allocations cost in an hour by the prices of their plans, in minor units of each currency."""
+    return {(row["currency"],): float(row["rate"]) for row in await reader.fetch(PLATFORM, RATES)}
 
 
 async def facts_of_instance(reader: RowReader, acting: Acting, instance_id: str, since: datetime) -> InstanceFacts:

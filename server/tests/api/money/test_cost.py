@@ -11,6 +11,7 @@ from mooring.core.money.charge import HOUR, hour_of
 from mooring.core.money.cost import next_month
 from mooring.gateways.clock import SystemClock
 from mooring.storage.kernel.database import PLATFORM
+from mooring.storage.money import cost as costs
 from mooring.workers.charge import ChargeWorker
 from server.tests.conftest import World
 from server.tests.support.allocation_site import AllocationSite, make_site
@@ -148,16 +149,30 @@ async def test_covered_usage_is_listed_apart_and_every_group_adds_up(site: Alloc
     for billing, quantity in (("charged", 3_000_000), ("covered", 1_000_000)):
         values = (project_rows.instance_id, hour + SECOND, quantity, billing, made.json()["id"])
         await site.fleet.database.fetch(PLATFORM, USED, CLOCK.mint(Prefix.USAGE_RECORD), *values)
+    assert await costs.rates(site.fleet.database) == {("EUR",): 250.0}
     clock.at = hour + HOUR
     await site.post(f"/allocations/{stands['id']}/release")
     clock.at = hour + HOUR + timedelta(minutes=5)
     await charge(site)
     period = {"since": hour.isoformat(), "until": (hour + HOUR).isoformat()}
     tokens, covered = 600 * 10**6, 200 * 10**6
+    assert await costs.rates(site.fleet.database) == {}
     (total,) = (await read(site, "/cost", **period))["totals"]
     assert (total["charged_micro"], total["covered_micro"]) == (GPU_HOUR + tokens, covered)
     found = {}
-    for by in ("project", "app", "instance", "member", "allocation", "sku", "unit", "day", "hour", "day_unit", "hour_unit"):
+    for by in (
+        "project",
+        "app",
+        "instance",
+        "member",
+        "allocation",
+        "sku",
+        "unit",
+        "day",
+        "hour",
+        "day_unit",
+        "hour_unit",
+    ):
         lines = (await read(site, "/cost", group_by=by, **period))["items"]
         own = await read(site, "/cost", group_by=by, instance_id=project_rows.instance_id, **period)
         assert own["items"] == lines, by
