@@ -97,7 +97,7 @@ def usage(*, instance: str | None, project: str | None, since: str | None, until
     _show(invocation.output, whole, whole["items"], USED_COLUMNS)
 
 
-def _whole(operation: str, path: Mapping[str, str], query: dict[str, Any]) -> dict[str, Any]:
+def _whole(operation: str, path: dict[str, str], query: dict[str, Any]) -> dict[str, Any]:
     """The cost with the lines of all pages."""
     invocation = current()
     whole: dict[str, Any] = invocation.call(operation, path, query)
