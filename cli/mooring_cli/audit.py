@@ -1,6 +1,7 @@
 """`mooring audit`: who did what, or was refused; and the export and verification of its hash chain."""
 
 import json
+import re
 import sys
 from collections.abc import Iterator
 from typing import IO, Any
@@ -8,6 +9,7 @@ from typing import IO, Any
 import click
 
 from mooring_cli import failures, output
+from mooring_cli.columns import OF_NOUN
 from mooring_cli.invocation import current, plain_call
 from mooring_cli.main import MooringGroup
 from mooring_cli.nouns import CommandEndpoint
@@ -23,14 +25,16 @@ CHAINS = (
     CommandEndpoint("get_platform_audit_chain", "platform", ""),
 )
 LINKS = {"tenant": "list_tenant_audit_links", "platform": "list_platform_audit_links"}
-AUDIT_COLUMNS = ("occurred_at", "outcome", "action", "subject_id", "actor_id", "reason", "correlation_id")
+ID = re.compile(r"[a-z]+_[0-9a-z]+|system|anonymous")
 LINE_MAX = 4 * 1_048_576
 
 
 @click.group(cls=MooringGroup, invoke_without_command=True)
 @scope_options
 @click.option("--correlation", metavar="ID", help="Only entries with this correlation id.")
-@click.option("--actor", metavar="ID", help="Only entries of this user or service account.")
+@click.option(
+    "--actor", metavar="NAME", help="Only entries of this user (by e-mail address), service account (by name), or id."
+)
 @click.option(
     "--actor-kind",
     type=click.Choice(["user", "service_account", "node", "system", "anonymous"]),
@@ -67,10 +71,11 @@ def audit(
             raise click.UsageError(f"options of `{ctx.invoked_subcommand}` come after its name")
         return
     invocation = current()
-    endpoint, path = ScopeResolver(invocation).choose(AUDITS, ScopeOptions(project, tenant, platform))
+    resolver = ScopeResolver(invocation)
+    endpoint, path = resolver.choose(AUDITS, ScopeOptions(project, tenant, platform))
     query = {
         "correlation_id": correlation,
-        "actor_id": actor,
+        "actor_id": _actor_id(resolver, actor, path),
         "actor_kind": actor_kind,
         "action": action,
         "outcome": outcome,
@@ -80,7 +85,13 @@ def audit(
     if not rows and invocation.output == "table":
         output.note("No audit entries.")
         return
-    output.show(invocation.output, rows, AUDIT_COLUMNS)
+    output.show(invocation.output, rows, OF_NOUN["audit entry"], wide=invocation.wide)
+
+
+def _actor_id(resolver: ScopeResolver, actor: str | None, path: dict[str, str]) -> str | None:
+    if actor is None or ID.fullmatch(actor):
+        return actor
+    return resolver.reference("user_id" if "@" in actor else "service_account_id", actor, path)
 
 
 class AuditChain:

@@ -72,6 +72,11 @@ OF_NOUN: dict[str, Columns] = {
         ("signed_in", "email", "token_expires_at"),
         ("ca_file", "token_id"),
     ),
+    "audit entry": Columns(
+        ("occurred_at", "outcome", "action", "actor_kind"),
+        ("noun", "reason", "count"),
+        ("subject_id", "actor_id", "correlation_id"),
+    ),
     "balance": Columns(
         ("prepaid", "currency", "available_minor", "level"),
         ("paid_minor", "charged_minor", "estimated_minor", "held_minor"),
@@ -135,6 +140,7 @@ OF_NOUN: dict[str, Columns] = {
     ),
     "webhook": Columns(("id", "enabled", "url"), ("age", "description"), ("event_types",)),
 }
+OF_NOUN["catalog version"] = Columns(("version", "status", "age", "offered"), ("instances", "release_notes"), ("id",))
 OF_NOUN["instance attachment"] = OF_NOUN["attachment"]
 
 DEAD: dict[str, tuple[str, ...]] = {

@@ -332,14 +332,12 @@ def empty_text(noun: Noun) -> str:
     words = noun.name.replace("-", " ")
     if "create" not in noun.operations:
         return f"No {words}."
+    from mooring_cli.examples import option
+
     making = noun.verb("create")
     context = click.get_current_context()
     group = context.parent.command_path if context.parent else f"mooring {noun.name}"
-    needed = [
-        f"--{field.option.removesuffix('s') if field.kind == 'list' else field.option} …"
-        for field in making.endpoints[0].body
-        if field.required
-    ]
+    needed = [f"{option(field)[0]} …" for field in making.endpoints[0].body if field.required]
     arguments = [name.removesuffix("_id").upper() for name in making.endpoints[0].arguments]
     return f"No {words} yet. Create the first one: {' '.join([group, 'create', *arguments, *needed])}"
 

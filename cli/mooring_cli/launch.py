@@ -2,6 +2,8 @@
 
 import json
 import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import click
@@ -10,8 +12,10 @@ from mooring_cli import output, request_body
 from mooring_cli.commands import confirm
 from mooring_cli.connect import find as find_endpoint
 from mooring_cli.connect import open_in_browser
+from mooring_cli.failures import NoSuchName
 from mooring_cli.invocation import Invocation, current, plain_call
 from mooring_cli.main import MooringCommand
+from mooring_cli.name_matching import suggestion
 from mooring_cli.scope import ScopeResolver
 from mooring_cli.watch import find, wait_for_instance
 
@@ -72,14 +76,15 @@ def launch(*, app: str, project: str | None, plan: bool, waits: bool, opens: boo
     resolver = ScopeResolver(invocation)
     path = {"project_id": resolver.project_id(project)}
     body = body_of(resolver, path, app, given)
-    choose_capacity(invocation, path, body)
-    if plan:
-        show_plan(invocation, invocation.call("plan_instance", path, None, body))
-        return None
     from mooring_sdk import CallOptions
 
     options = CallOptions(idempotency_key=given["idempotency_key"])
-    made = invocation.call("create_instance", path, None, body, options=options)
+    with _app_in_catalog(invocation, path, app):
+        choose_capacity(invocation, path, body)
+        if plan:
+            show_plan(invocation, invocation.call("plan_instance", path, None, body))
+            return None
+        made = invocation.call("create_instance", path, None, body, options=options)
     if not waits and not opens:
         output.show(invocation.output, made)
         if invocation.output == "table":
@@ -92,6 +97,25 @@ def launch(*, app: str, project: str | None, plan: bool, waits: bool, opens: boo
     if opens and not code:
         open_in_browser(invocation, path["project_id"], find_endpoint(invocation, path["project_id"], made["id"]))
     return code
+
+
+@contextmanager
+def _app_in_catalog(invocation: Invocation, path: dict[str, str], app: str) -> Iterator[None]:
+    """Answer for an app that does not exist with the most similar one of the catalog."""
+    from mooring_sdk import MooringError, errors
+
+    try:
+        yield
+    except errors.NotFound as error:
+        if error.details.get("noun") != "app":
+            raise
+        try:
+            listed = list(invocation.client.pages(plain_call("list_project_catalog", path, {"limit": 500})))
+        except MooringError:
+            listed = []  # who may not read the catalog gets the server's answer
+        if not (near := suggestion(listed, app, ("slug",), "app")):
+            raise
+        raise NoSuchName(f"there is no app {app!r} in the catalog of this project{near}") from error
 
 
 def choose_capacity(invocation: Invocation, path: dict[str, str], body: dict[str, Any]) -> None:

@@ -228,7 +228,7 @@ class Root(click.Group):
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as error:
-            near = close_to(args[0], self.list_commands(ctx))
+            near = _below_a_noun(args[0]) or close_to(args[0], self.list_commands(ctx))
             if near:
                 raise click.UsageError(f"there is no command {args[0]!r}; did you mean {near}?", ctx) from error
             raise
@@ -353,6 +353,13 @@ def close_to(word: str, words: Sequence[str]) -> str | None:
     from difflib import get_close_matches
 
     return next(iter(get_close_matches(word, words, n=1, cutoff=0.6)), None)
+
+
+def _below_a_noun(word: str) -> str | None:
+    """Where a noun or a verb stands that was given without its noun: `members` is `instances members`."""
+    below = [f"{noun.name} {each.name}" for noun in NOUNS.values() for each in noun.below if each.name == word]
+    verbs = [f"{noun.name} {word}" for noun in NOUNS.values() if noun.name == "instances" and word in noun.operations]
+    return " or ".join(below or verbs) or None
 
 
 def _print_version(ctx: click.Context, parameter: click.Parameter, value: bool) -> None:

@@ -13,6 +13,7 @@ from mooring_cli.failures import NoSuchName
 
 WHOLE_ID = re.compile(r"[a-z]+_[0-9a-z]{26}")
 LISTED_MAX = 5
+CATALOG = "mooring catalog list shows the apps that a project can launch"
 
 Row = dict[str, Any]
 
@@ -40,7 +41,8 @@ def match(rows: Sequence[Row], value: str, fields: Sequence[str], *, noun: str, 
     if found:
         listed = ", ".join(shown(row, fields) for row in found[:LISTED_MAX]) + (" …" if len(found) > LISTED_MAX else "")
         raise NoSuchName(f"{value!r} could be {listed}; give more of it")
-    raise NoSuchName(f"there is no {noun} {value!r} here{suggestion(rows, value, fields, noun)}")
+    hint = suggestion(rows, value, fields, noun) or (f"; {CATALOG}" if noun == "app" else "")
+    raise NoSuchName(f"there is no {noun} {value!r} here{hint}")
 
 
 def begins(row: Row, value: str, fields: Sequence[str]) -> bool:

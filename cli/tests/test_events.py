@@ -114,6 +114,10 @@ def test_the_audit_trail_is_filtered(run: Run, platform: FakeCliPlatform) -> Non
     assert "denied" in result.stdout
     wanted = {"outcome": "denied", "actor_id": "usr_01ada", "actor_kind": "user", "action": "project.create"}
     assert platform.asked[-1].query == wanted | {"limit": "50"}
+    platform.on("GET", f"/api/v1/tenants/{TENANT}/users", page({"id": "usr_01ada", "email": "ada@acme.example"}))
+    assert run("audit", "--actor", "ada@acme.example").exit_code == 0
+    assert platform.asked[-1].query == {"actor_id": "usr_01ada", "limit": "50"}
+    assert "cor_1" in run("audit", "-o", "wide").stdout
     platform.on("GET", f"/api/v1/tenants/{TENANT}/audit", page())
     assert "No audit entries" in run("audit").stderr
 

@@ -114,6 +114,31 @@ def test_a_denied_source_names_the_context_and_the_one_of_the_platform(
     assert "--context admin" in result.stderr
 
 
+def test_a_mistyped_app_gets_the_one_of_the_catalog_as_a_hint(run: Run, platform: FakeCliPlatform) -> None:
+    unknown = refused("not_found", 404, "there is no such app, or you may not see it", "Check the id.", noun="app")
+    platform.on("POST", f"/api/v1/projects/{PROJECT}/app-instances", unknown)
+    platform.on("GET", f"/api/v1/projects/{PROJECT}/catalog", page({"app_id": "app_1", "slug": "hello"}))
+    result = run("instances", "launch", "helo", "--project", PROJECT, "--sku", "slice")
+    assert (result.exit_code, "did you mean hello?" in result.stderr) == (4, True), result.stderr
+    platform.on("GET", f"/api/v1/tenants/{TENANT}/apps", page())
+    assert "mooring catalog list" in run("apps", "get", "slurm").stderr
+
+
+@every_row(
+    ("typed", "said"),
+    [("members", "instances members"), ("versions", "apps versions or catalog versions"), ("get", "instances get")],
+)
+def test_a_noun_or_verb_without_the_noun_above_it_is_completed(run: Run, typed: str, said: str) -> None:
+    assert f"did you mean {said}?" in run(typed, "x").stderr
+
+
+def test_the_advice_about_an_empty_list_never_puts_a_secret_on_the_command_line(
+    run: Run, platform: FakeCliPlatform
+) -> None:
+    platform.on("GET", f"/api/v1/projects/{PROJECT}/secrets", page())
+    assert "--value-file …" in run("secrets", "list", "--project", PROJECT).stderr
+
+
 def test_an_empty_list_of_apps_points_at_the_catalog(run: Run, platform: FakeCliPlatform) -> None:
     platform.on("GET", f"/api/v1/tenants/{TENANT}/apps", page())
     assert "mooring catalog list" in run("apps", "list").stderr

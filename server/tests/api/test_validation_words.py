@@ -1,5 +1,6 @@
 """Refused values in words."""
 
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -7,6 +8,7 @@ import pytest
 from msgspec import Meta
 
 from mooring.api.parse import decode_body
+from mooring.api.validation_words import FORMS, in_words
 from mooring.core.kernel.errors import Refusal
 from tests.support.rows import every_row
 
@@ -47,6 +49,20 @@ def test_a_refused_value_is_explained_in_our_words_not_the_library_s(given: dict
         decode_body(msgspec.json.encode({"need": "", **given}), Body, None)
     assert refused.value.detail == said
     assert refused.value.details["path"] == said.partition(":")[0]
+
+
+def test_every_form_that_people_type_is_said_in_words_and_exists() -> None:
+    """A pattern of the contract that changes takes its words with it."""
+    document = (Path(__file__).resolve().parents[3] / "openapi" / "openapi.json").read_text(encoding="utf-8")
+    used = {pattern: in_words(f"Expected `str` matching regex {pattern!r}") for pattern in FORMS}
+    assert [each for each in used if msgspec.json.encode(each).decode() not in document] == []
+    assert set(used.values()) == {f"must be {words}" for words in FORMS.values()}
+    for pattern, said in {
+        "^prj_[0-7][0-9a-hjkmnp-tv-z]{25}$": "must be an id that begins with prj_",
+        "^(done|denied)$": "must be one of done, denied",
+        "^x$": "does not have the form ^x$",
+    }.items():
+        assert in_words(f"Expected `str` matching regex {pattern!r}") == said
 
 
 def test_a_missing_value_is_named() -> None:
