@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-BLOCK = re.compile(r"^```[^\n]*\n(.*?)^```", re.MULTILINE | re.DOTALL)
+BLOCK = re.compile(r"^```([^\n]*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 COMMENT = re.compile(r"\s{2,}# .*$")
-HEREDOC = re.compile(r"<< '(\w+)'")
+HEREDOC = re.compile(r"<< ?'(\w+)'")
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,9 @@ def commands_of(page: Path, section: str = "") -> Iterator[DocCommand]:
     text = page.read_text(encoding="utf-8")
     if section:
         text = text[text.index(f"## {section}\n") :].partition("\n## ")[0]
-    for block in BLOCK.findall(text):
+    for kind, block in BLOCK.findall(text):
+        if kind == "text" or " " in kind:
+            continue  # output, or a file with its name
         lines = block.splitlines()
         prompted = any(line.startswith("$ ") for line in lines)
         while lines:
@@ -42,6 +44,16 @@ def commands_of(page: Path, section: str = "") -> Iterator[DocCommand]:
             while prompted and lines and not lines[0].startswith("$ "):
                 output.append(lines.pop(0))
             yield DocCommand(COMMENT.sub("", command), "\n".join(output))
+
+
+def files_of(page: Path) -> dict[str, str]:
+    """The files that a page shows; a file in several parts is one."""
+    files: dict[str, str] = {}
+    for kind, content in BLOCK.findall(page.read_text(encoding="utf-8")):
+        name = kind.partition(" ")[2]
+        if name:
+            files[name] = f"{files[name]}\n\n{content}" if name in files else content
+    return files
 
 
 def is_whole(command: str) -> bool:
