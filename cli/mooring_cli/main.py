@@ -39,6 +39,7 @@ HAND_WRITTEN: dict[str, tuple[str, str]] = {
     "stop": ("mooring_cli.launch", "Stop an instance, and tear everything down."),
     "exec": ("mooring_cli.exec_command", "Run an interactive command in an allocation's sandbox."),
     "events": ("mooring_cli.events", "Show events, or follow them as they happen."),
+    "attention": ("mooring_cli.attention", "Show what needs somebody, worst first."),
     "cost": ("mooring_cli.cost", "Show what a project, a tenant or all of them cost."),
     "usage": ("mooring_cli.cost", "Show how much a project or an instance used."),
     "ledger": ("mooring_cli.ledger", "Show what was booked, and the balances."),

@@ -1305,6 +1305,17 @@ class SyncMethods:
     def iter_platform_artifacts(self, *, limit: int | None = None, digest: str | None = None, promotion: str | None = None, kind: str | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.Artifact, None, None]:
         """List the artifacts that this place sees: the platform's, its tenant's and its own; iterates over all pages, and stops after `most` items if that is given."""
 
+    def list_platform_attention_items(self, *, cursor: str | None = None, limit: int | None = None, severity: str | None = None, options: CallOptions = UNCHANGED) -> models.AttentionItemPage:
+        """List what needs an operator, worst first: silent nodes, failed teardowns, missing adapters, failing launches.
+
+        Each item has its cause, since when, and the next step. Of what belongs to a tenant it shows that there is something
+        and since when, without a name or a text of the tenant. At most 200 of each kind, those that have lasted longest.
+
+        Needs the action `overview.read`."""
+
+    def iter_platform_attention_items(self, *, limit: int | None = None, severity: str | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.AttentionItem, None, None]:
+        """List what needs an operator, worst first: silent nodes, failed teardowns, missing adapters, failing launches; iterates over all pages, and stops after `most` items if that is given."""
+
     def list_platform_audit(self, *, cursor: str | None = None, limit: int | None = None, correlation_id: str | None = None, actor_id: str | None = None, action: str | None = None, outcome: str | None = None, actor_kind: str | None = None, options: CallOptions = UNCHANGED) -> models.AuditPage:
         """Read the audit trail, newest first.
 
@@ -1433,6 +1444,17 @@ class SyncMethods:
 
     def iter_project_artifacts(self, project_id: str, *, limit: int | None = None, digest: str | None = None, promotion: str | None = None, kind: str | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.Artifact, None, None]:
         """List the artifacts that this place sees: the platform's, its tenant's and its own; iterates over all pages, and stops after `most` items if that is given."""
+
+    def list_project_attention_items(self, project_id: str, *, cursor: str | None = None, limit: int | None = None, severity: str | None = None, options: CallOptions = UNCHANGED) -> models.AttentionItemPage:
+        """List what needs somebody, worst first: failed and blocked things, budgets, late usage, keys that expire.
+
+        Each item has its cause, since when, and the next step. Which kinds are listed follows from the caller's keys:
+        webhooks need `outbox.read`, for example. At most 200 of each kind, those that have lasted longest.
+
+        Needs the action `instance.read`."""
+
+    def iter_project_attention_items(self, project_id: str, *, limit: int | None = None, severity: str | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.AttentionItem, None, None]:
+        """List what needs somebody, worst first: failed and blocked things, budgets, late usage, keys that expire; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_project_audit(self, project_id: str, *, cursor: str | None = None, limit: int | None = None, correlation_id: str | None = None, actor_id: str | None = None, action: str | None = None, outcome: str | None = None, actor_kind: str | None = None, options: CallOptions = UNCHANGED) -> models.AuditPage:
         """Read the audit trail, newest first.
@@ -1653,6 +1675,17 @@ class SyncMethods:
 
     def iter_tenant_artifacts(self, tenant_id: str, *, limit: int | None = None, digest: str | None = None, promotion: str | None = None, kind: str | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.Artifact, None, None]:
         """List the artifacts that this place sees: the platform's, its tenant's and its own; iterates over all pages, and stops after `most` items if that is given."""
+
+    def list_tenant_attention_items(self, tenant_id: str, *, cursor: str | None = None, limit: int | None = None, severity: str | None = None, options: CallOptions = UNCHANGED) -> models.AttentionItemPage:
+        """List what needs somebody, worst first: failed and blocked things, budgets, late usage, keys that expire.
+
+        Each item has its cause, since when, and the next step. Which kinds are listed follows from the caller's keys:
+        webhooks need `outbox.read`, for example. At most 200 of each kind, those that have lasted longest.
+
+        Needs the action `instance.read`."""
+
+    def iter_tenant_attention_items(self, tenant_id: str, *, limit: int | None = None, severity: str | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.AttentionItem, None, None]:
+        """List what needs somebody, worst first: failed and blocked things, budgets, late usage, keys that expire; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_tenant_audit(self, tenant_id: str, *, cursor: str | None = None, limit: int | None = None, correlation_id: str | None = None, actor_id: str | None = None, action: str | None = None, outcome: str | None = None, actor_kind: str | None = None, options: CallOptions = UNCHANGED) -> models.AuditPage:
         """Read the audit trail, newest first.
@@ -3877,6 +3910,17 @@ class AsyncMethods:
     def iter_platform_artifacts(self, *, limit: int | None = None, digest: str | None = None, promotion: str | None = None, kind: str | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.Artifact, None]:
         """List the artifacts that this place sees: the platform's, its tenant's and its own; iterates over all pages, and stops after `most` items if that is given."""
 
+    async def list_platform_attention_items(self, *, cursor: str | None = None, limit: int | None = None, severity: str | None = None, options: CallOptions = UNCHANGED) -> models.AttentionItemPage:
+        """List what needs an operator, worst first: silent nodes, failed teardowns, missing adapters, failing launches.
+
+        Each item has its cause, since when, and the next step. Of what belongs to a tenant it shows that there is something
+        and since when, without a name or a text of the tenant. At most 200 of each kind, those that have lasted longest.
+
+        Needs the action `overview.read`."""
+
+    def iter_platform_attention_items(self, *, limit: int | None = None, severity: str | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.AttentionItem, None]:
+        """List what needs an operator, worst first: silent nodes, failed teardowns, missing adapters, failing launches; iterates over all pages, and stops after `most` items if that is given."""
+
     async def list_platform_audit(self, *, cursor: str | None = None, limit: int | None = None, correlation_id: str | None = None, actor_id: str | None = None, action: str | None = None, outcome: str | None = None, actor_kind: str | None = None, options: CallOptions = UNCHANGED) -> models.AuditPage:
         """Read the audit trail, newest first.
 
@@ -4005,6 +4049,17 @@ class AsyncMethods:
 
     def iter_project_artifacts(self, project_id: str, *, limit: int | None = None, digest: str | None = None, promotion: str | None = None, kind: str | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.Artifact, None]:
         """List the artifacts that this place sees: the platform's, its tenant's and its own; iterates over all pages, and stops after `most` items if that is given."""
+
+    async def list_project_attention_items(self, project_id: str, *, cursor: str | None = None, limit: int | None = None, severity: str | None = None, options: CallOptions = UNCHANGED) -> models.AttentionItemPage:
+        """List what needs somebody, worst first: failed and blocked things, budgets, late usage, keys that expire.
+
+        Each item has its cause, since when, and the next step. Which kinds are listed follows from the caller's keys:
+        webhooks need `outbox.read`, for example. At most 200 of each kind, those that have lasted longest.
+
+        Needs the action `instance.read`."""
+
+    def iter_project_attention_items(self, project_id: str, *, limit: int | None = None, severity: str | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.AttentionItem, None]:
+        """List what needs somebody, worst first: failed and blocked things, budgets, late usage, keys that expire; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_project_audit(self, project_id: str, *, cursor: str | None = None, limit: int | None = None, correlation_id: str | None = None, actor_id: str | None = None, action: str | None = None, outcome: str | None = None, actor_kind: str | None = None, options: CallOptions = UNCHANGED) -> models.AuditPage:
         """Read the audit trail, newest first.
@@ -4225,6 +4280,17 @@ class AsyncMethods:
 
     def iter_tenant_artifacts(self, tenant_id: str, *, limit: int | None = None, digest: str | None = None, promotion: str | None = None, kind: str | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.Artifact, None]:
         """List the artifacts that this place sees: the platform's, its tenant's and its own; iterates over all pages, and stops after `most` items if that is given."""
+
+    async def list_tenant_attention_items(self, tenant_id: str, *, cursor: str | None = None, limit: int | None = None, severity: str | None = None, options: CallOptions = UNCHANGED) -> models.AttentionItemPage:
+        """List what needs somebody, worst first: failed and blocked things, budgets, late usage, keys that expire.
+
+        Each item has its cause, since when, and the next step. Which kinds are listed follows from the caller's keys:
+        webhooks need `outbox.read`, for example. At most 200 of each kind, those that have lasted longest.
+
+        Needs the action `instance.read`."""
+
+    def iter_tenant_attention_items(self, tenant_id: str, *, limit: int | None = None, severity: str | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.AttentionItem, None]:
+        """List what needs somebody, worst first: failed and blocked things, budgets, late usage, keys that expire; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_tenant_audit(self, tenant_id: str, *, cursor: str | None = None, limit: int | None = None, correlation_id: str | None = None, actor_id: str | None = None, action: str | None = None, outcome: str | None = None, actor_kind: str | None = None, options: CallOptions = UNCHANGED) -> models.AuditPage:
         """Read the audit trail, newest first.

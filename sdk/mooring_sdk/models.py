@@ -387,6 +387,54 @@ class AttachmentState(StrEnum):
     REQUESTED = "requested"
 
 
+class AttentionItem(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """One thing that does not continue by itself."""
+
+    id: str
+    severity: str
+    kind: str
+    cause: str
+    since: datetime
+    subject_noun: str
+    subject_id: str
+    subject_name: str | None
+    code: str | None
+    count: int
+    tenant_id: str | None
+    project_id: str | None
+    instance_id: str | None
+    next_step: Next
+
+
+class AttentionItemPage(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """Part of a list; `next_cursor` gets the next part, and is null at the end."""
+
+    items: list[AttentionItem]
+    next_cursor: str | None = None
+
+
+class AttentionKind(StrEnum):
+    """What is the matter."""
+
+    ADAPTER_ABSENT = "adapter_absent"
+    BALANCE_LOW = "balance_low"
+    BUDGET_CROSSED = "budget_crossed"
+    CIRCUIT_OPEN = "circuit_open"
+    DELIVERIES_DEAD = "deliveries_dead"
+    INSTANCE_DEGRADED = "instance_degraded"
+    INSTANCE_DISTRUSTED = "instance_distrusted"
+    INSTANCE_FAILED = "instance_failed"
+    KEY_EXPIRING = "key_expiring"
+    LATE_USAGE = "late_usage"
+    LAUNCHES_FAILING = "launches_failing"
+    NODE_PENDING = "node_pending"
+    NODE_UNREACHABLE = "node_unreachable"
+    OPERATION_BLOCKED = "operation_blocked"
+    OPERATION_NEAR_DEADLINE = "operation_near_deadline"
+    RELEASE_FAILED = "release_failed"
+    SLOTS_BLOCKED = "slots_blocked"
+
+
 class Audit(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Who did what, or was refused."""
 
@@ -3213,6 +3261,14 @@ class ServiceAccountState(StrEnum):
     ACTIVE = "active"
     DELETED = "deleted"
     DISABLED = "disabled"
+
+
+class Severity(StrEnum):
+    """How urgent it is; the first is the worst."""
+
+    CRITICAL = "critical"
+    NOTICE = "notice"
+    WARNING = "warning"
 
 
 class ShapeChoice(msgspec.Struct, kw_only=True, omit_defaults=True):

@@ -1939,6 +1939,15 @@ ROWS = {
         ),
         "List the artifacts that this place sees: the platform's, its tenant's and its own", "Needs the action `artifact.read`.",
     ),
+    "list_platform_attention_items": (
+        "GET", "/api/v1/platform/attention", "platform", "has_pages is_list", "models.AttentionItemPage", "models.AttentionItem", None,
+        (
+            ("cursor", "str", "", "`next_cursor` of the previous page."),
+            ("limit", "int", "", "Maximum number of items on the page."),
+            ("severity", "str", "", "", ("critical", "notice", "warning")),
+        ),
+        "List what needs an operator, worst first: silent nodes, failed teardowns, missing adapters, failing launches", "Each item has its cause, since when, and the next step. Of what belongs to a tenant it shows that there is something\nand since when, without a name or a text of the tenant. At most 200 of each kind, those that have lasted longest.\n\nNeeds the action `overview.read`.",
+    ),
     "list_platform_audit": (
         "GET", "/api/v1/platform/audit", "platform", "has_pages is_list", "models.AuditPage", "models.Audit", None,
         (
@@ -2085,6 +2094,15 @@ ROWS = {
             ("kind", "str", "", "", ("blob", "oci")),
         ),
         "List the artifacts that this place sees: the platform's, its tenant's and its own", "Needs the action `artifact.read`.",
+    ),
+    "list_project_attention_items": (
+        "GET", "/api/v1/projects/{project_id}/attention", "project", "has_pages is_list", "models.AttentionItemPage", "models.AttentionItem", None,
+        (
+            ("cursor", "str", "", "`next_cursor` of the previous page."),
+            ("limit", "int", "", "Maximum number of items on the page."),
+            ("severity", "str", "", "", ("critical", "notice", "warning")),
+        ),
+        "List what needs somebody, worst first: failed and blocked things, budgets, late usage, keys that expire", "Each item has its cause, since when, and the next step. Which kinds are listed follows from the caller's keys:\nwebhooks need `outbox.read`, for example. At most 200 of each kind, those that have lasted longest.\n\nNeeds the action `instance.read`.",
     ),
     "list_project_audit": (
         "GET", "/api/v1/projects/{project_id}/audit", "project", "has_pages is_list", "models.AuditPage", "models.Audit", None,
@@ -2331,6 +2349,15 @@ ROWS = {
             ("kind", "str", "", "", ("blob", "oci")),
         ),
         "List the artifacts that this place sees: the platform's, its tenant's and its own", "Needs the action `artifact.read`.",
+    ),
+    "list_tenant_attention_items": (
+        "GET", "/api/v1/tenants/{tenant_id}/attention", "tenant", "has_pages is_list", "models.AttentionItemPage", "models.AttentionItem", None,
+        (
+            ("cursor", "str", "", "`next_cursor` of the previous page."),
+            ("limit", "int", "", "Maximum number of items on the page."),
+            ("severity", "str", "", "", ("critical", "notice", "warning")),
+        ),
+        "List what needs somebody, worst first: failed and blocked things, budgets, late usage, keys that expire", "Each item has its cause, since when, and the next step. Which kinds are listed follows from the caller's keys:\nwebhooks need `outbox.read`, for example. At most 200 of each kind, those that have lasted longest.\n\nNeeds the action `instance.read`.",
     ),
     "list_tenant_audit": (
         "GET", "/api/v1/tenants/{tenant_id}/audit", "tenant", "has_pages is_list", "models.AuditPage", "models.Audit", None,

@@ -22,6 +22,7 @@ AGENTS = {"enrolment", "runtime"}
 """Nouns for agents and adapters: they have no commands, and neither has the scope of nodes."""
 HAND_WRITTEN = {
     "event",
+    "attention_item",
     "audit",
     "audit_chain",
     "audit_link",

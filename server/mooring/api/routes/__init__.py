@@ -37,7 +37,7 @@ from mooring.api.routes.identity import (
 from mooring.api.routes.kernel import reference
 from mooring.api.routes.money import correction, cost, ledger, meter_event, payment, proof, statement, usage
 from mooring.api.routes.pricing import budget, meter, prepaid, price, quota
-from mooring.api.routes.records import audit_chain, overview, record, replay, search, timeline, webhook
+from mooring.api.routes.records import attention, audit_chain, overview, record, replay, search, timeline, webhook
 from mooring.api.routes.runtime import (
     adapter,
     attachment,
@@ -65,6 +65,7 @@ __all__ = [
     "artifact_check",
     "artifact_source",
     "attachment",
+    "attention",
     "audit_chain",
     "budget",
     "catalog",
