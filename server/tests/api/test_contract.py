@@ -29,6 +29,7 @@ from schemathesis.checks import (
     status_code_conformance,
     unsupported_method,
 )
+from schemathesis.core import NotSet
 from schemathesis.core.parameters import ParameterLocation
 from schemathesis.generation.feedback import FeedbackSources
 from schemathesis.pytest._test_builder import build_operation_test
@@ -137,7 +138,7 @@ def served(shared_database_url: str, tmp_path_factory: pytest.TempPathFactory) -
     thread.join(30)
 
 
-schema: Any = schemathesis.openapi.from_path(FILE).exclude(operation_id=STREAMS + ENDS_ITS_CALLER)
+schema: Any = schemathesis.openapi.from_path(FILE)
 schema.config.phases.coverage.unexpected_methods = {"put"}  # one of those that no path takes is enough
 
 
@@ -153,7 +154,7 @@ DESCRIBED: Final = sorted(
     (operation["operationId"], operation["tags"][0])
     for methods in json.loads(FILE.read_text())["paths"].values()
     for operation in methods.values()
-    if operation["operationId"] not in STREAMS
+    if operation["operationId"] not in STREAMS + ENDS_ITS_CALLER
 )
 
 
@@ -174,7 +175,9 @@ def test_every_answer_is_documented(name: str, noun: str, served: ContractServer
 
 def _answers(served: ContractServer, case: "Case[Any]") -> None:
     said = case.operation.definition.raw
-    chance = zlib.crc32(repr((case.path_parameters, case.query, case.body)).encode())
+    # A body that is not sent is an object whose text has an address of memory in it, another one in each run.
+    body = "" if isinstance(case.body, NotSet) else case.body
+    chance = zlib.crc32(repr((case.path_parameters, case.query, body)).encode())
     if chance // 8 % SHARE:
         return
     if said["operationId"] in served.ids and chance % 8 and not _spoils(case, ParameterLocation.PATH):
@@ -189,6 +192,14 @@ def _answers(served: ContractServer, case: "Case[Any]") -> None:
             case.call_and_validate(
                 base_url=served.url, session=served.session, headers=headers, checks=checks, timeout=PATIENCE_SECONDS
             )
+
+
+def test_no_case_ended_its_callers(served: ContractServer) -> None:
+    """A caller that is signed out would get 401, which is documented for every route, and prove nothing."""
+    for name, token in served.tokens.items():
+        own = "/api/v1/agent/platform-keys" if name == "node" else "/api/v1/whoami"
+        answer = httpx.get(served.url + own, headers={"Authorization": f"Bearer {token}"}, timeout=60)
+        assert answer.status_code == 200, (name, answer.text)
 
 
 @pytest.mark.parametrize("each", [each for each in ROUTES if each.name in STREAMS], ids=lambda each: each.name)
