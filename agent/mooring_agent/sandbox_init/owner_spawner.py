@@ -15,12 +15,13 @@ from typing import Any, Final, NoReturn
 
 from mooring_agent.kernel import syscalls
 from mooring_agent.sandbox_init import confinement
-from mooring_agent.sandbox_init.spawner import HIDDEN, READ_ONLY, InitSpawner, run
+from mooring_agent.sandbox_init.spawner import HIDDEN, MEMORY_SCORE, READ_ONLY, InitSpawner, raise_memory_score, run
 from mooring_agent.supervisor.namespace_supervisor import NamespaceSupervisorOptions, serve
 
 _BACKLOG: Final = 128
 _FIRST_PASSED: Final = 3
 _ABOVE_PASSED: Final = 64
+_PROGRAM_SCORE: Final = 500  # the kernel ends programs before their supervisor, when the memory of the sandbox runs out
 _OPEN_FILES: Final = 65_536  # of the supervisor and the init: four times what a program may have
 _JOINED: Final = ("cgroup", "ipc", "net", "uts", "pid", "mnt")  # in the order that init.c expects
 
@@ -73,6 +74,7 @@ class OwnerSpawner(InitSpawner):
     def _execute_init(self, channel: socket.socket, supervisor: socket.socket) -> NoReturn:
         """Become `mooring-init owner`, with its descriptors at the numbers that it expects. The lock goes along."""
         try:
+            raise_memory_score(MEMORY_SCORE, _PROGRAM_SCORE)
             program = confinement.filter_program(platform.machine()) or b""
             passed = [
                 channel.fileno(),

@@ -17,6 +17,8 @@ from typing import Any, Final, NoReturn
 from mooring_agent.kernel import proc, syscalls
 
 QUIET: Final = syscalls.MS_NOSUID | syscalls.MS_NODEV | syscalls.MS_NOEXEC
+MEMORY_SCORE: Final = "/proc/self/oom_score_adj"
+ORDINARY_SCORE: Final = 0
 INIT_PROGRAM: Final = Path(__file__).with_name("mooring-init")
 NAMESPACES: Final = {
     "cgroup": syscalls.CLONE_NEWCGROUP,
@@ -100,7 +102,7 @@ class InitSpawner:
         for path in self.plan["cgroups"]:
             with open(path, "w") as file:
                 file.write(str(os.getpid()))
-        give_up_memory_protection("/proc/self/oom_score_adj")
+        raise_memory_score(MEMORY_SCORE, ORDINARY_SCORE)
         syscalls.new_session_keyring()
 
     def record(self, init: int) -> dict[str, Any]:
@@ -135,16 +137,16 @@ class InitSpawner:
             os.close(descriptor)
 
 
-def give_up_memory_protection(path: str) -> None:
-    """Count as an ordinary process when memory runs out, and the same for all that is started from here.
+def raise_memory_score(path: str, lowest: int) -> None:
+    """Have at least this score when memory runs out, and the same for all that is started from here.
 
-    An agent may be protected. Written with the right to lower it, the score is also the lowest one that anything inside
-    can give itself.
+    An agent may be protected by a score below zero. Written with the right to lower it, the score is also the lowest
+    one that anything inside can give itself.
     """
     with open(path, "r+") as file:
-        if int(file.read()) < 0:
+        if int(file.read()) < lowest:
             file.seek(0)
-            file.write("0\n")
+            file.write(f"{lowest}\n")
 
 
 def _sealed_program() -> int:

@@ -13,7 +13,7 @@ from agent.tests.support.supervisors import until
 from mooring_agent.hosts.contract import FileSpec, Isolation, LogRequest, Owner, ProcessSpec, RestartPolicy
 from mooring_agent.hosts.namespace import NamespaceHost, namespace_processes
 from mooring_agent.kernel import proc
-from mooring_agent.sandbox_init.spawner import give_up_memory_protection
+from mooring_agent.sandbox_init.spawner import raise_memory_score
 
 pytestmark = pytest.mark.anyio
 
@@ -165,7 +165,7 @@ def test_programs_do_not_inherit_an_agents_protection_from_running_out_of_memory
     score = tmp_path / "oom_score_adj"
     for before, after in (("-900\n", 0), ("0\n", 0), ("300\n", 300)):
         score.write_text(before)
-        give_up_memory_protection(str(score))
+        raise_memory_score(str(score), 0)
         assert int(score.read_text().split()[0]) == after
 
 
