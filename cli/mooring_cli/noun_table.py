@@ -333,6 +333,10 @@ NOUNS: dict[str, Noun] = {
         "create": ("create_tenant",),
         "update": ("update_tenant",),
     }),
+    "terminals": Noun("terminals", "terminal", {
+        "list": ("list_terminals",),
+        "end": ("end_terminal",),
+    }),
     "tokens": Noun("tokens", "token", {
         "list": ("list_tokens",),
         "get": ("get_token",),

@@ -468,6 +468,11 @@ class SyncMethods:
 
         Needs the action `user.update`."""
 
+    def end_terminal(self, project_id: str, terminal_id: str, *, options: CallOptions = UNCHANGED) -> None:
+        """End one of your terminals, with the command that runs in it.
+
+        Needs the action `instance.exec`."""
+
     def enrol_node(self, *, token: str, name: str, host: str, signing_key: str, sealing_key: str, proof: str, labels: dict[str, str] | None = None, previous_node_id: str | None = None, certificate_request: str | None = None, certificate_proof: str | None = None, options: CallOptions = UNCHANGED) -> models.Enrolled:
         """Join as a node, with a one-time token and the proof of a key.
 
@@ -1829,6 +1834,14 @@ class SyncMethods:
     def iter_tenants(self, *, limit: int | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.Tenant, None, None]:
         """List the platform's tenants; iterates over all pages, and stops after `most` items if that is given."""
 
+    def list_terminals(self, project_id: str, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.TerminalPage:
+        """List the terminals that you have open in this project over WebSocket, in any window.
+
+        Needs the action `instance.exec`."""
+
+    def iter_terminals(self, project_id: str, *, limit: int | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.Terminal, None, None]:
+        """List the terminals that you have open in this project over WebSocket, in any window; iterates over all pages, and stops after `most` items if that is given."""
+
     def list_timeline(self, project_id: str, *, cursor: str | None = None, limit: int | None = None, correlation_id: str | None = None, app_instance_id: str | None = None, audit: bool | None = None, wait: float | None = None, options: CallOptions = UNCHANGED) -> models.TimelinePage:
         """Read the timeline of a correlation id or an instance: events and audit rows in one order.
 
@@ -3072,6 +3085,11 @@ class AsyncMethods:
         """Enable a user again.
 
         Needs the action `user.update`."""
+
+    async def end_terminal(self, project_id: str, terminal_id: str, *, options: CallOptions = UNCHANGED) -> None:
+        """End one of your terminals, with the command that runs in it.
+
+        Needs the action `instance.exec`."""
 
     async def enrol_node(self, *, token: str, name: str, host: str, signing_key: str, sealing_key: str, proof: str, labels: dict[str, str] | None = None, previous_node_id: str | None = None, certificate_request: str | None = None, certificate_proof: str | None = None, options: CallOptions = UNCHANGED) -> models.Enrolled:
         """Join as a node, with a one-time token and the proof of a key.
@@ -4433,6 +4451,14 @@ class AsyncMethods:
 
     def iter_tenants(self, *, limit: int | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.Tenant, None]:
         """List the platform's tenants; iterates over all pages, and stops after `most` items if that is given."""
+
+    async def list_terminals(self, project_id: str, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.TerminalPage:
+        """List the terminals that you have open in this project over WebSocket, in any window.
+
+        Needs the action `instance.exec`."""
+
+    def iter_terminals(self, project_id: str, *, limit: int | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.Terminal, None]:
+        """List the terminals that you have open in this project over WebSocket, in any window; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_timeline(self, project_id: str, *, cursor: str | None = None, limit: int | None = None, correlation_id: str | None = None, app_instance_id: str | None = None, audit: bool | None = None, wait: float | None = None, options: CallOptions = UNCHANGED) -> models.TimelinePage:
         """Read the timeline of a correlation id or an instance: events and audit rows in one order.

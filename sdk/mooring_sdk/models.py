@@ -3727,6 +3727,27 @@ class TenantPage(msgspec.Struct, kw_only=True, omit_defaults=True):
     next_cursor: str | None = None
 
 
+class Terminal(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """A terminal that can be resumed."""
+
+    id: str
+    project_id: str
+    allocation_id: str
+    owner: str
+    instance_id: str | None
+    argv: list[str]
+    user: str
+    opened_at: datetime
+    viewed: bool | None
+
+
+class TerminalPage(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """Part of a list; `next_cursor` gets the next part, and is null at the end."""
+
+    items: list[Terminal]
+    next_cursor: str | None = None
+
+
 class Threshold(msgspec.Struct, kw_only=True, omit_defaults=True):
     percent: int
     action: str

@@ -950,6 +950,11 @@ ROWS = {
         (),
         "Enable a user again", "Needs the action `user.update`.",
     ),
+    "end_terminal": (
+        "DELETE", "/api/v1/projects/{project_id}/terminals/{terminal_id}", "project", "takes_key", None, None, None,
+        (),
+        "End one of your terminals, with the command that runs in it", "Needs the action `instance.exec`.",
+    ),
     "enrol_node": (
         "POST", "/api/v1/agent/enrolments", "public", "", "models.Enrolled", None, "EnrolNode",
         (),
@@ -2526,6 +2531,14 @@ ROWS = {
             ("limit", "int", "", "Maximum number of items on the page."),
         ),
         "List the platform's tenants", "Needs the action `tenant.read`.",
+    ),
+    "list_terminals": (
+        "GET", "/api/v1/projects/{project_id}/terminals", "project", "has_pages is_list", "models.TerminalPage", "models.Terminal", None,
+        (
+            ("cursor", "str", "", "`next_cursor` of the previous page."),
+            ("limit", "int", "", "Maximum number of items on the page."),
+        ),
+        "List the terminals that you have open in this project over WebSocket, in any window", "Needs the action `instance.exec`.",
     ),
     "list_timeline": (
         "GET", "/api/v1/projects/{project_id}/timeline", "project", "has_pages is_list", "models.TimelinePage", "models.TimelineEntry", None,

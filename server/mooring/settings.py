@@ -121,6 +121,15 @@ class Settings:
     exec_sessions_per_allocation: int = _setting(
         32, "Interactive commands that one allocation, which is one sandbox, may have open at once. 0: no bound."
     )
+    terminals_per_principal: int = _setting(
+        16, "Terminals over WebSocket that one user or service account may have open in one process. 0: no bound."
+    )
+    terminals_max: int = _setting(
+        500, "Terminals over WebSocket that one process holds; each keeps up to 64 KiB of output."
+    )
+    terminal_resume_seconds: float = _setting(
+        60.0, "How long a terminal over WebSocket goes on without a viewer, so that a page can be reloaded."
+    )
     database_connections: int = _setting(8, "Connections in each of the two pools of one process.")
     database_connect_timeout_seconds: float = _setting(
         5.0, "Longest time that connecting to the database may take; at least 1."

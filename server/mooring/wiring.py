@@ -37,6 +37,7 @@ from mooring.commands.identity.bootstrap import (
 )
 from mooring.commands.live.claim_broker import ClaimBroker
 from mooring.commands.live.task_dispatcher import TaskDispatcher
+from mooring.commands.live.terminals import Terminals
 from mooring.commands.services import Services
 from mooring.core.kernel.errors import Refusal
 from mooring.core.kernel.event import Event
@@ -68,13 +69,21 @@ from mooring.storage.records import delivery as deliveries
 
 if TYPE_CHECKING:
     from mooring.api import app as api_app
-    from mooring.relay import connection_limits, listener, proxy, request_counter, tunnel_registry
+    from mooring.relay import (
+        command_stream,
+        connection_limits,
+        listener,
+        proxy,
+        request_counter,
+        tunnel_registry,
+    )
     from mooring.relay import http as relay_http
     from mooring.workers import loop as worker_loop
     from mooring.workers import registry as worker_registry
 else:
     api_app = lazy_module("mooring.api.app")
     relay_http = lazy_module("mooring.relay.http")
+    command_stream = lazy_module("mooring.relay.command_stream")
     connection_limits = lazy_module("mooring.relay.connection_limits")
     listener = lazy_module("mooring.relay.listener")
     proxy = lazy_module("mooring.relay.proxy")
@@ -154,6 +163,7 @@ async def platform(settings: Settings, database_url: str, telemetry: Telemetry) 
             projects=project_tenants,
             dispatcher=dispatcher,
             claims=ClaimBroker(services),
+            terminals=Terminals(services),
             meter_events=RateLimit(settings.meter_events_per_second, 50_000.0),
             addresses=[settings.public_url.rstrip("/")] if settings.public_url else [],
             readiness=lambda: _readiness(database, hub),
@@ -393,15 +403,14 @@ async def relay(running: Platform, certificate: ServerCertificate | None = None)
         limit=2 * relay_http.HEAD_MAX,
         **({} if certificate is None else {"ssl": certificate.context, **handshake}),  # type: ignore[arg-type]
     )
-    try:
-        async with counter.reporting():
-            try:
-                yield serving
-            finally:
-                server.close()
-                await serving.close()
-    finally:
-        server.close()
+    tools.terminals.open(lambda visit: command_stream.open_command(tunnels, visit))
+    async with counter.reporting():
+        try:
+            yield serving
+        finally:
+            await tools.terminals.close()
+            server.close()
+            await serving.close()
 
 
 @asynccontextmanager

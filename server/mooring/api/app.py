@@ -39,6 +39,7 @@ from mooring.api.route import Route, RouteTable
 from mooring.api.routes import ROUTES
 from mooring.api.socket import WebSocketResponse, accept
 from mooring.api.source_check import require_source
+from mooring.api.terminal_socket import TerminalAddress
 from mooring.commands.kernel.work import Answered, IdempotencyRequest
 from mooring.core.fleet.node_certificate import require_certificate
 from mooring.core.identity.caller import ANONYMOUS, Caller
@@ -191,6 +192,11 @@ class Application:
                 raise Refusal(Code.MALFORMED_REQUEST, "this endpoint is not a WebSocket")
             return reply
 
+        route, values = self._route(scope["path"], "GET")
+        if route.ticket:
+            project_id, terminal_id = values
+            address = TerminalAddress(self._tools.terminals, project_id, terminal_id, _remote(scope))
+            return address.socket_of_stranger(accept(headers), admit)
         return WebSocketResponse(accept(headers), admit=admit)
 
     async def _record_entry_read(self, request: RequestContext, arguments: dict[str, Any]) -> None:

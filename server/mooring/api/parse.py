@@ -15,6 +15,7 @@ from mooring.core.kernel.ids import Prefix, is_id
 PARAMETER_PREFIX: Final = {
     "tenant_id": Prefix.TENANT,
     "project_id": Prefix.PROJECT,
+    "terminal_id": Prefix.VISIT,
     "user_id": Prefix.USER,
     "membership_id": Prefix.MEMBERSHIP,
     "service_account_id": Prefix.SERVICE_ACCOUNT,

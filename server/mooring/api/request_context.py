@@ -15,6 +15,7 @@ from mooring.commands.kernel.work import IdempotencyRequest, PresentedAnswer, Wo
 from mooring.commands.live.claim_broker import ClaimBroker
 from mooring.commands.live.log_watch import LogWatch
 from mooring.commands.live.task_dispatcher import TaskDispatcher
+from mooring.commands.live.terminals import Terminals
 from mooring.commands.services import Services
 from mooring.core.identity.caller import Caller
 from mooring.core.kernel.decision import AuditRecord, DecisionContext
@@ -42,6 +43,7 @@ class AppState:
     projects: ProjectTenantCache
     dispatcher: TaskDispatcher
     claims: ClaimBroker
+    terminals: Terminals
     logs: LogWatch = field(default_factory=LogWatch)  # who waits for which log read
     log_reads: RateLimit = field(
         default_factory=lambda: RateLimit(2.0, 20.0)

@@ -57,6 +57,7 @@ class Route:
     read_only: bool = False  # a POST that changes nothing; its input is too long for a URL
     family: bool = False  # the key of a category (`<category>.<action>`) is enough; see `api/category_access.py`
     websocket: bool = False  # it upgrades to a WebSocket, whose first message may contain the token
+    ticket: bool = False  # the first message of that WebSocket may also contain a ticket, which needs no token
     without_certificate: bool = False  # a node's route that needs no client certificate: it issues them
     also: tuple[str, ...] = ()  # keys that parts of a request need besides the action
     instead: tuple[str, ...] = ()  # narrower keys, each of which is enough in place of the action
@@ -98,7 +99,8 @@ class RouteSpec:
     hidden: bool = False  # a page for browsers, not part of the API
     read_only: bool = False  # a POST that changes nothing
     family: bool = False  # the key of a category is enough
-    websocket: bool = False  # always hidden: OpenAPI cannot describe it; the docs of the timeline do
+    websocket: bool = False  # always hidden: OpenAPI cannot describe it; the docs do
+    ticket: bool = False  # a WebSocket of terminals
     without_certificate: bool = False  # a node's route that needs no client certificate
     also: tuple[str, ...] = ()  # keys that parts of a request need besides the action
     instead: tuple[str, ...] = ()  # narrower keys, each of which is enough in place of the action
@@ -190,6 +192,7 @@ def _route(method: str, path: str, scope: Scope, spec: RouteSpec, *, handler: Ha
         read_only=spec.read_only,
         family=spec.family,
         websocket=spec.websocket,
+        ticket=spec.ticket,
         without_certificate=spec.without_certificate,
         also=spec.also,
         instead=spec.instead,

@@ -60,8 +60,12 @@ class WebSocketResponse:
 
     async def send(self, common: dict[str, str], send: Send, receive: Receive) -> None:
         """Upgrade the connection to a WebSocket, then send messages until one side closes it."""
-        await send({"type": SWITCH, "headers": {**common, **self.headers}})
+        await self.upgrade(common, send)
         await import_module(SESSION).WebSocketSession(self, send, receive, common["x-correlation-id"]).run()
+
+    async def upgrade(self, common: dict[str, str], send: Send) -> None:
+        """From here on the connection is a WebSocket."""
+        await send({"type": SWITCH, "headers": {**common, **self.headers}})
 
 
 def _accept_key(key: str) -> str:

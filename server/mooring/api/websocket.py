@@ -1,11 +1,13 @@
 """WebSocket (RFC 6455), the server's side: bytes in, text messages out, and back. No I/O.
 
 Frames, masks, fragments and the closing handshake are those of the `websockets` library, used by its sans-I/O protocol;
-see decision 23. The bounds are ours, and tight: a caller sends control frames and at most one message, their token.
+see decision 23. The bounds are ours, and tight: a caller of a stream sends control frames and at most one message,
+their token; one of a terminal also sends binary messages.
 """
 
 import logging
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Final
 
 from websockets.frames import Close, CloseCode, Frame, Opcode
@@ -23,10 +25,19 @@ log = logging.getLogger("mooring.websocket")
 log.setLevel(logging.INFO)
 
 
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A whole message of the caller."""
+
+    data: bytes
+    is_text: bool
+
+
 class WebSocket:
     """One open WebSocket. After each call, what `outgoing` returns is to be sent."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, takes_binary: bool = False) -> None:
+        self._takes_binary = takes_binary
         self._protocol = Protocol(Side.SERVER, max_size=MESSAGE_BYTES_MAX, logger=log)
         self._outgoing: list[bytes] = []
         self._kind: Opcode | None = None  # of the message whose fragments are arriving
@@ -39,7 +50,11 @@ class WebSocket:
         return self._protocol.state is State.OPEN
 
     def receive(self, data: bytes) -> list[bytes]:
-        """The text messages that are complete now. Pings and closes are answered; violations close with their code."""
+        """The data of the messages that are complete now; see `messages`."""
+        return [each.data for each in self.messages(data)]
+
+    def messages(self, data: bytes) -> list[Message]:
+        """The messages that are complete now. Pings and closes are answered; violations close with their code."""
         self._protocol.receive_data(data)
         messages = []
         for event in self._protocol.events_received():
@@ -53,6 +68,11 @@ class WebSocket:
         """Send text messages, each a frame."""
         for message in messages:
             self._protocol.send_text(message)
+        self._collect()
+
+    def send_binary(self, message: bytes) -> None:
+        """Send a binary message, one frame."""
+        self._protocol.send_binary(message)
         self._collect()
 
     def ping(self) -> None:
@@ -75,14 +95,16 @@ class WebSocket:
         data, self._outgoing = b"".join(self._outgoing), []
         return data
 
-    def _whole(self, frame: Frame) -> bytes | None:
-        """The text message that this frame completes; one that is not text closes the connection."""
+    def _whole(self, frame: Frame) -> Message | None:
+        """The message that this frame completes; one of a kind that is not taken closes the connection."""
         self._kind = self._kind or frame.opcode
         self._message += frame.data
         if not frame.fin:
             return None
         kind, message = self._kind, bytes(self._message)
         self._kind, self._message = None, bytearray()
+        if kind is Opcode.BINARY and self._takes_binary:
+            return Message(message, is_text=False)
         if kind is not Opcode.TEXT:
             self._protocol.fail(CloseCode.UNSUPPORTED_DATA, "messages are text")
             return None
@@ -91,7 +113,7 @@ class WebSocket:
         except UnicodeDecodeError:
             self._protocol.fail(CloseCode.INVALID_DATA, "text is UTF-8")
             return None
-        return message
+        return Message(message, is_text=True)
 
     def _collect(self) -> None:
         for data in self._protocol.data_to_send():

@@ -14,6 +14,7 @@ from typing import Final
 
 import h11
 
+from mooring.commands.live.access_watch import CHECK_SECONDS, OpenVisit, while_admitted
 from mooring.commands.runtime import exec_recording as recordings
 from mooring.commands.runtime import visit as commands
 from mooring.commands.runtime.exec_recording import ExecRecorder
@@ -24,7 +25,6 @@ from mooring.core.kernel.decision import PrincipalKind
 from mooring.core.kernel.errors import Code, Refusal
 from mooring.core.runtime.visit import Visit, VisitKind
 from mooring.gateways.tls.node_authority import shown_certificate
-from mooring.relay.access_watch import CHECK_SECONDS, OpenVisit, while_admitted
 from mooring.relay.connection_limits import ConnectionLimits, ConnectionPlace, TooManyConnections
 from mooring.relay.frames import (
     DATA,

@@ -17,13 +17,13 @@ from urllib.parse import parse_qs, urlsplit
 
 import h11
 
+from mooring.commands.live.access_watch import CHECK_SECONDS, OpenVisit, while_admitted
 from mooring.commands.runtime import visit as commands
 from mooring.commands.services import Services
 from mooring.core.kernel.errors import Code, Refusal
 from mooring.core.kernel.ids import BODY_LENGTH, Prefix, is_id
 from mooring.core.runtime.visit import Visit, VisitKind
 from mooring.gateways.passwords import new_visit_ticket
-from mooring.relay.access_watch import CHECK_SECONDS, OpenVisit, while_admitted
 from mooring.relay.connection_limits import ConnectionPlace
 from mooring.relay.header_policy import COOKIE, SECURE_COOKIE, check, cookies, request_headers, response_headers
 from mooring.relay.http import HEAD_MAX, READ_BYTES, Headers, PeerGone, ServedConnection, value_of, wants_switch, write

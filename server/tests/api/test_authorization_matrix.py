@@ -23,7 +23,7 @@ from mooring.gateways.signing.signatures import new_key_pair
 from mooring.settings import Settings
 from mooring.storage.kernel.database import PLATFORM
 from server.tests.conftest import PASSWORD, TenantWithAdmin, World, running_platform
-from server.tests.support import adapter_requests
+from server.tests.support import adapter_requests, made_things
 from server.tests.support.agents import MachineKeys, new_token
 from server.tests.support.denials import record_every_denial
 from server.tests.support.root_key import ROOT_KEY
@@ -309,6 +309,7 @@ async def prepared(cast: Cast, each: Route, *, name: str, token: str) -> Request
             ids["token_id"] = await cast.own_token(name, await _another(cast, each, name))
         else:
             ids["token_id"] = await cast.own_token(name, token)
+    await made_things.give_terminal(home, ids, lambda: cast.principal(token))
     if each.verb == "enable":
         path, body = each.path.format(**ids).removesuffix("/enable") + "/disable", await body_of(each, home)
         await home.post(each.scope, path, None if body is None else json.loads(body))

@@ -1,6 +1,7 @@
 """Things that addresses name, written down: nodes, tasks, checks, and an app that can be launched with an instance."""
 
 import itertools
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from datetime import date, timedelta
 from typing import TYPE_CHECKING, Any
@@ -38,6 +39,7 @@ SECRET: str = "access"
 VALUE: bytes = b"a secret that opens the app"
 DIGEST: str = f"sha256:{'d' * 64}"
 _RECEIPTS = itertools.count(1)
+HELD: str = "UPDATE visit SET opened_at = now(), held_until = now() + interval '1 hour' WHERE id = $1 RETURNING id"
 OPERATOR: list[str] = ["runtime.claim", "runtime.report"]
 
 
@@ -62,6 +64,21 @@ async def new_task(home: "Home", scope: Scope) -> dict[str, str]:
 async def new_endpoint(home: "Home", scope: Scope) -> dict[str, str]:
     """One more endpoint, of a web app in an allocation of its own."""
     return {"endpoint_id": (await an_endpoint(home.project_rows())).endpoint_id}
+
+
+async def held_terminal(home: "Home", scope: Scope) -> dict[str, str]:
+    """One more terminal that some process holds, of the caller who made it."""
+    allocation_id = (await an_endpoint(home.project_rows())).allocation_id
+    made = await home.post(Scope.PROJECT, f"/allocations/{allocation_id}/exec", {"argv": ["sh"]})
+    await home.project_rows().database.fetch(PLATFORM, HELD, made["id"])
+    return {"terminal_id": made["id"]}
+
+
+async def give_terminal(home: "Home", ids: dict[str, str], principal: Callable[[], Awaitable[str]]) -> None:
+    """Make a terminal, if the ids name one, that of another caller."""
+    if "terminal_id" in ids:
+        given = "UPDATE visit SET principal_id = $2 WHERE id = $1 RETURNING id"
+        await home.project_rows().database.fetch(PLATFORM, given, ids["terminal_id"], await principal())
 
 
 async def new_receipt(home: "Home", scope: Scope) -> dict[str, str]:

@@ -25,6 +25,7 @@ from server.tests.support.agents import joined
 from server.tests.support.http_wire import WireClient
 from server.tests.support.instance_subjects import BODIES, PARAMETERS, InstanceSubjects
 from server.tests.support.lifecycle_rows import CLOCK
+from server.tests.support.made_things import HELD
 from server.tests.support.root_key import signed
 from server.tests.support.route_requests import a_manifest, fresh_public_pem
 from server.tests.support.server_process import PASSWORD, ProcessTenant, sign_in
@@ -295,6 +296,15 @@ class MutationSubjects:
         await self._connection.execute(NEW_ENDPOINT, task_id, self.tenant.id, self.project_id, allocation_id, node_id)
         return task_id
 
+    async def _terminal(self, route: Route) -> str:
+        """A terminal of the caller's that some process holds."""
+        allocation_id = await self._allocation(route)
+        await self._activate(allocation_id, await self._node_subject("node_id", route))
+        path = f"{self._place(Scope.PROJECT)}/allocations/{allocation_id}/exec"
+        terminal_id = str((await self._post(path, {"argv": ["sh"]}))["id"])
+        await self._connection.execute(HELD, terminal_id)
+        return terminal_id
+
     def _sku(self) -> dict[str, Any]:
         return {
             "slug": self._new("sku"),
@@ -372,6 +382,8 @@ class MutationSubjects:
         if name == "version_id":
             path = f"{place}/apps/{others['app_id']}/versions"
             return str((await self._post(path, {"manifest": a_manifest(self._slug)}, token=token))["id"])
+        if name == "terminal_id":
+            return await self._terminal(route)
         if name == "check_id":
             return await self._waiting_check(others["artifact_id"], route.scope)
         if name in ("artifact_id", "source_id", "signer_key_id"):

@@ -335,6 +335,7 @@ MAKERS: Final[dict[str, Callable[[Home, Scope], Awaitable[dict[str, str]]]]] = {
     "task_id": made_things.new_task,
     "receipt_id": made_things.new_receipt,
     "endpoint_id": made_things.new_endpoint,
+    "terminal_id": made_things.held_terminal,
     "instance_id": made_things.new_instance,
     "member_id": made_things.new_member,
     "operation_id": made_things.new_operation,

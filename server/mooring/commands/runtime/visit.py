@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 from mooring.commands.kernel.apply import apply_and_notify, apply_once
@@ -28,6 +28,7 @@ from mooring.core.runtime.visit import (
     VisitKind,
     begin_command,
     check_room_for_command,
+    end_terminal,
     open_session,
     visit_command,
     visit_endpoint,
@@ -129,14 +130,18 @@ async def still_admitted(services: Services, visit: Visit, remote_address: str |
     """
     if visit.kind != VisitKind.EXEC and visit.expires_at <= services.clock.now():
         raise Refusal(Code.UNAUTHENTICATED, "the visit has expired")
-    await _admit(services, visit, remote_address)
+    await _admit(services, visit, remote_address, is_open=True)
 
 
-async def _admit(services: Services, visit: Visit, remote_address: str | None) -> None:
+async def _admit(services: Services, visit: Visit, remote_address: str | None, *, is_open: bool = False) -> None:
     holder = await visits.holder(services.database, visit)
-    place = Place(Scope.PROJECT, visit.tenant_id, visit.project_id)
-    if holder is None or holder.authority.access(ACTION[VisitKind(visit.kind)], place) is not AccessDecision.ALLOWED:
-        raise _unknown()
+    place, action = Place(Scope.PROJECT, visit.tenant_id, visit.project_id), ACTION[VisitKind(visit.kind)]
+    if holder is None:
+        over = Refusal(Code.UNAUTHENTICATED, "the sign-in or token that opened it is over")
+        raise over if is_open else _unknown()
+    if holder.authority.access(action, place) is not AccessDecision.ALLOWED:
+        lost = Refusal(Code.PERMISSION_DENIED, f"the right {action} was taken away", {"action": action})
+        raise lost if is_open else _unknown()
     if holder.source_networks and not is_allowed(holder.source_networks, remote_address):
         place_of_denial = (visit.tenant_id, visit.project_id)
         audited = AuditRecord(ACTION[VisitKind(visit.kind)], "visit", visit.id, *place_of_denial, reason=OUTSIDE)
@@ -154,11 +159,29 @@ async def open_link(services: Services, code: str, session: str, remote_address:
     return await _apply(services, context, open_session(context, visit, digest(session)), remote_address)
 
 
-async def start_command(services: Services, visit: Visit, remote_address: str | None) -> Visit:
+async def start_command(
+    services: Services, visit: Visit, remote_address: str | None, held_until: datetime | None = None
+) -> Visit:
     """Use a command's ticket, once; a ticket over the bound is not used up."""
     await _check_room(services, visit.project_id, visit.allocation_id)
     context = _context(services, visit)
-    return await _apply(services, context, begin_command(context, visit), remote_address)
+    return await _apply(services, context, begin_command(context, visit, held_until), remote_address)
+
+
+async def finish_terminal(services: Services, visit: Visit, reason: str) -> None:
+    """Record that a held terminal has ended, unless its user ended it, which is recorded already."""
+    context = _context(services, visit)
+    await apply_once(services, PLATFORM, context, end_terminal(context, visit, reason), origin=Origin("relay", None))
+
+
+async def close_terminal(work: Work[Visit], project_id: str, terminal_id: str) -> Answered:
+    """End one of the caller's terminals, whichever process holds it."""
+
+    async def load() -> Visit:
+        mine = (project_id, work.context.actor.id, terminal_id)
+        return require(await visits.terminal(work.database, work.acting, *mine), "terminal")
+
+    return await work.execute(load, lambda visit: end_terminal(work.context, visit, "its user ended it"))
 
 
 async def ask_for_tunnel(

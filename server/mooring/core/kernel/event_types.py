@@ -91,6 +91,7 @@ class EventType(StrEnum):
     RECEIPT_ADDED = "nodes.receipt.added"
     VISIT_GRANTED = "nodes.visit.granted"
     VISIT_OPENED = "nodes.visit.opened"
+    VISIT_ENDED = "nodes.visit.ended"
     INSTANCE_REQUESTED = "apps.instance.requested"
     INSTANCE_STARTING = "apps.instance.starting"
     INSTANCE_RUNNING = "apps.instance.running"
@@ -205,6 +206,7 @@ MEANING: Final[Mapping[EventType, str]] = {
     EventType.VISIT_GRANTED: "A principal may reach an endpoint, or run a command, for a limited time; "
     "`data.kind` says which, and the audit trail has a command's arguments.",
     EventType.VISIT_OPENED: "A link became a browser's session, or a command was started; `data.kind` says which.",
+    EventType.VISIT_ENDED: "A terminal that could be resumed ended; `data.reason` says why.",
     EventType.INSTANCE_REQUESTED: "The launch of an app was accepted; nothing is built yet.",
     EventType.INSTANCE_STARTING: "The adapter began to build the instance.",
     EventType.INSTANCE_RUNNING: "The adapter observed that the instance is ready.",

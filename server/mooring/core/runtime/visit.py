@@ -112,6 +112,9 @@ class Visit:
     terminal: bool = True  # of a command: whether it has a terminal; otherwise it has pipes
     directory: str | None = None
     environment: dict[str, str] | None = None
+    instance_id: str | None = None  # of a command: the instance at whose terminal it runs
+    held_until: datetime | None = None  # of a terminal that can be resumed: until when its process has it, at least
+    ended_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,6 +225,7 @@ def visit_command(
         terminal=request.terminal,
         directory=request.directory,
         environment=dict(request.environment) if request.environment else None,
+        instance_id=instance_id,
     )
     details: dict[str, object] = {
         "owner": visit.owner,
@@ -247,12 +251,36 @@ def open_session(context: DecisionContext, visit: Visit, session_hash: bytes) ->
     return _changed(visit, opened, change)
 
 
-def begin_command(context: DecisionContext, visit: Visit) -> Decision[Visit]:
-    """Use a command's ticket, once."""
+def begin_command(context: DecisionContext, visit: Visit, held_until: datetime | None = None) -> Decision[Visit]:
+    """Use a command's ticket, once; a terminal that can be resumed is held until then, unless that is renewed."""
     if visit.opened_at is not None:
         raise Refusal(Code.UNAUTHENTICATED, "this command was already started")
-    opened = replace(visit, opened_at=context.now, revision=visit.revision + 1)
-    return _changed(visit, opened, {"opened_at": opened.opened_at})
+    opened = replace(visit, opened_at=context.now, held_until=held_until, revision=visit.revision + 1)
+    return _changed(visit, opened, {"opened_at": opened.opened_at, "held_until": held_until})
+
+
+def end_terminal(context: DecisionContext, visit: Visit, reason: str) -> Decision[Visit]:
+    """End a held terminal; the process that holds it hears of it by the event."""
+    ended = replace(visit, ended_at=context.now, revision=visit.revision + 1)
+    action = ACTION[VisitKind(visit.kind)]
+    event = _event(EventType.VISIT_ENDED, ended)
+    return Decision(
+        result=ended,
+        writes=(Update("visit", visit.id, visit.revision, {"ended_at": ended.ended_at}),),
+        events=(replace(event, app_instance_id=visit.instance_id, data={**event.data, "reason": reason}),),
+        audits=(
+            AuditRecord(
+                action,
+                "visit",
+                visit.id,
+                visit.tenant_id,
+                visit.project_id,
+                after={"kind": visit.kind, "ended": True},
+                reason=reason,
+                app_instance_id=visit.instance_id,
+            ),
+        ),
+    )
 
 
 def _visit(

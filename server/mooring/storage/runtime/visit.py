@@ -1,6 +1,8 @@
 """Reading visits and the endpoints that they lead to."""
 
+from collections.abc import Sequence
 from dataclasses import fields, replace
+from datetime import datetime
 from typing import Final
 
 from mooring.core.identity.caller import Caller, caller_of
@@ -23,6 +25,13 @@ SELECT {COLUMNS} FROM task t JOIN allocation a ON a.id = t.allocation_id
 ENDPOINTS: Final = f"{_OPEN} AND t.id > $2 ORDER BY t.id LIMIT $3"
 ENDPOINT: Final = f"{_OPEN} AND t.id = $2"
 BY_TICKET: Final = f"SELECT {_VISIT} FROM visit WHERE ticket_hash = $1 AND expires_at > now()"
+_HELD: Final = "kind = 'exec' AND held_until IS NOT NULL AND ended_at IS NULL"
+TERMINALS: Final = f"""
+SELECT {_VISIT} FROM visit
+ WHERE project_id = $1 AND principal_id = $2 AND {_HELD} AND held_until > now() AND id > $3 ORDER BY id LIMIT $4"""
+TERMINAL: Final = f"SELECT {_VISIT} FROM visit WHERE project_id = $1 AND principal_id = $2 AND {_HELD} AND id = $3"
+COMMAND: Final = "SELECT 1 FROM visit WHERE project_id = $1 AND id = $2 AND kind = 'exec'"
+HOLD: Final = f"UPDATE visit SET held_until = $2 WHERE id = ANY($1) AND {_HELD} RETURNING id"
 OPEN_COMMANDS: Final = """
 SELECT count(*), count(*) FILTER (WHERE t.allocation_id = $2) FROM task t
  WHERE t.project_id = $1 AND t.type = 'tunnel.open' AND t.status IN ('queued', 'claimed', 'cancelling')
@@ -52,6 +61,32 @@ async def by_ticket(database: Database, ticket_hash: bytes) -> Visit | None:
     """The visit of a ticket, link or session that has not expired."""
     row = await database.fetchrow(PLATFORM, BY_TICKET, ticket_hash)
     return None if row is None else Visit(*row)
+
+
+async def terminals(
+    database: Database, acting: Acting, project_id: str, principal_id: str, window: PageWindow
+) -> list[Visit]:
+    """The next terminals of a principal in a project that some process of the platform holds."""
+    rows = await database.fetch(acting, TERMINALS, project_id, principal_id, window.after, window.limit)
+    return [Visit(*row) for row in rows]
+
+
+async def terminal(
+    database: Database, acting: Acting, project_id: str, principal_id: str, terminal_id: str
+) -> Visit | None:
+    """One terminal of a principal that has not ended; the process that held it may be gone."""
+    row = await database.fetchrow(acting, TERMINAL, project_id, principal_id, terminal_id)
+    return None if row is None else Visit(*row)
+
+
+async def has_command(database: Database, acting: Acting, project_id: str, visit_id: str) -> bool:
+    """Whether this is a command of the project, started or not."""
+    return await database.fetchval(acting, COMMAND, project_id, visit_id) is not None
+
+
+async def hold(database: Database, terminal_ids: Sequence[str], until: datetime) -> None:
+    """Say that this process holds these terminals, at least until then."""
+    await database.fetch(PLATFORM, HOLD, list(terminal_ids), until)
 
 
 async def stands(database: Database, visit: Visit) -> bool:

@@ -13,6 +13,7 @@ from mooring.core.runtime.visit import (
     VisitEndpoint,
     VisitKind,
     begin_command,
+    end_terminal,
     open_session,
     visit_command,
     visit_endpoint,
@@ -62,6 +63,7 @@ def a_recording(now: DecisionContext) -> exec_recording.ExecRecording:
 
 DRIVEN_VISITS: Final[dict[str, Callable[[DecisionContext], Decision[Any] | Iterator[Decision[Any]]]]] = {
     "visit.begin_command": lambda now: begin_command(as_somebody(now), a_command(now)),
+    "visit.end_terminal": lambda now: end_terminal(as_somebody(now), a_command(now), "its user ended it"),
     "visit.open_session": lambda now: open_session(as_somebody(now), a_link(now), b"s" * 32),
     "visit.visit_command": lambda now: visit_command(as_somebody(now), standing(now), REQUESTED, HASH),
     "visit.visit_endpoint": _both_ways,

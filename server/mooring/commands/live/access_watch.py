@@ -13,12 +13,12 @@ from mooring.core.runtime.visit import Visit
 
 CHECK_SECONDS: Final = 30.0
 
-log = logging.getLogger("mooring.relay")
+log = logging.getLogger("mooring.visit")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class OpenVisit:
-    """A visit in use, and the address from which it is."""
+    """A visit in use, and the address from which it is now."""
 
     visit: Visit
     remote_address: str | None
