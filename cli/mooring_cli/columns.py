@@ -67,6 +67,7 @@ OF_NOUN: dict[str, Columns] = {
     "attachment": Columns(
         ("account_name", "status", "instance_name", "age"), ("app", "reason"), ("instance_id", "operation_id", "id")
     ),
+    "closing record": Columns(("member_name", "kind", "receipt_id"), ("age", "reason"), ("node_id",)),
     "context": Columns(
         ("mark", "name", "url", "tenant", "project"),
         ("signed_in", "email", "token_expires_at"),
@@ -131,6 +132,7 @@ OF_NOUN: dict[str, Columns] = {
         ("shadow", "sku_slug", "app_slug", "instance_name"),
         ("source_id", "price_id", "transaction_id", "id"),
     ),
+    "shape": Columns(("sku", "gpu_count", "shape", "fits", "price"), ("smallest_change", "regions")),
     "task": Columns(
         ("id", "type", "status", "age"), ("failure_code", "step"), ("allocation_id", "member_id", "node_id", "maker")
     ),
@@ -249,8 +251,10 @@ def _slots(row: Row) -> str:
 
 
 def _price(row: Row) -> str:
-    price = row.get("price_minor_per_gpu_hour")
-    return "" if price is None else f"{price / 100:.2f} {row.get('currency', '')}/GPU h".strip()
+    for field, unit in (("price_minor_per_gpu_hour", "GPU h"), ("price_minor_per_hour", "h")):
+        if row.get(field) is not None:
+            return f"{row[field] / 100:.2f} {row.get('currency', '')}/{unit}".strip()
+    return ""
 
 
 def _unit_price(row: Row) -> str:
@@ -288,6 +292,7 @@ DERIVED: dict[str, Callable[[Row], Any]] = {
     "mark": lambda row: row.get("current") or " ",
     "price": _price,
     "reason": _reason,
+    "receipt_id": lambda row: (row.get("receipt") or {}).get("receipt_id"),
     "seen": lambda row: age(row.get("last_seen_at")),
     "shadow": _shadow,
     "short_digest": lambda row: str(row.get("digest") or "")[:SHORT_DIGEST],

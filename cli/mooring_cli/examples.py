@@ -67,7 +67,7 @@ OF_COMMAND: dict[str, tuple[str, ...]] = {
     "manifest init": ("mooring manifest init hello",),
     "manifest lint": ("mooring manifest lint mooring.yaml",),
     "manifest explain": ("mooring manifest explain topology",),
-    "apps check": ("mooring apps check my-app",),
+    "apps check": ("mooring apps check my-app", "mooring apps check my-app --instance first"),
     "apps from-image": (
         "mooring apps from-image localhost/welcome --open",
         "mooring apps from-image ./layout --slug welcome --until manifest",

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from mooring_cli import output, request_body
+from mooring_cli.columns import OF_NOUN
 from mooring_cli.commands import confirm
 from mooring_cli.connect import find as find_endpoint
 from mooring_cli.connect import open_in_browser
@@ -20,8 +21,6 @@ from mooring_cli.scope import ScopeResolver
 from mooring_cli.watch import find, wait_for_instance
 
 NAME_LENGTH_MAX = 40
-PLAN_COLUMNS = ("sku", "shape", "gpu_count", "regions", "fits", "price_minor_per_hour", "currency", "smallest_change")
-PROOF_COLUMNS = ("member_name", "kind", "receipt_id", "node_id", "reason", "created_at")
 
 
 @click.command(cls=MooringCommand)
@@ -231,7 +230,7 @@ def show_plan(invocation: Invocation, plan: dict[str, Any]) -> None:
     )
     if plan["shapes"]:
         click.echo("")
-        output.show_table(plan["shapes"], PLAN_COLUMNS)
+        output.show_table(plan["shapes"], OF_NOUN["shape"], wide=invocation.wide)
     for each in plan["hindrances"]:
         click.echo(output.plain(f"blocked: {each['code']}: {each['detail']}"))
 
@@ -296,5 +295,5 @@ def stop(*, instance: str, project: str | None, waits: bool, yes: bool, idempote
         for proof in proofs:
             click.echo(json.dumps({"kind": "proof", **proof}, ensure_ascii=False))
     elif proofs:
-        output.show(invocation.output, proofs, PROOF_COLUMNS)
+        output.show(invocation.output, proofs, OF_NOUN["closing record"], wide=invocation.wide)
     return code

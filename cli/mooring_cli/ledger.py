@@ -6,14 +6,15 @@ from typing import Any
 import click
 
 from mooring_cli import money, output
+from mooring_cli.columns import Columns
 from mooring_cli.invocation import current, plain_call
 from mooring_cli.main import MooringGroup
 from mooring_cli.nouns import CommandEndpoint
 from mooring_cli.option_types import TimeAgo
 from mooring_cli.scope import PAGE_MAX, ScopeOptions, ScopeResolver, scope_options
 
-COLUMNS = ("hour", "kind", "amount", "project_id", "price_id", "id", "corrects_id")
-BALANCE_COLUMNS = ("account", "balance", "entries")
+COLUMNS = Columns(("hour", "kind", "amount"), (), ("project_id", "price_id", "id", "corrects_id"))
+BALANCE_COLUMNS = Columns(("account", "balance", "entries"))
 KINDS = ("charge", "correction")
 
 
@@ -71,12 +72,12 @@ def balances(*, project: str | None, tenant: str | None, platform: bool) -> None
     _show(rows, BALANCE_COLUMNS, "Nothing is booked.")
 
 
-def _show(rows: list[Any], columns: tuple[str, ...], nothing: str) -> None:
+def _show(rows: list[Any], columns: Columns, nothing: str) -> None:
     form = current().output
     if not rows and form == "table":
         output.note(nothing)
     elif form == "table":
-        output.show_table([_row(each) for each in rows], columns)
+        output.show_table([_row(each) for each in rows], columns, wide=current().wide)
     else:
         output.show(form, rows)
 

@@ -17,6 +17,8 @@ from cli.tests.support.fake_platform import (
     problem,
 )
 from mooring_cli import listing
+from mooring_cli.columns import OF_NOUN, chosen
+from mooring_cli.output import cells_of, fitted
 from tests.support.rows import every_row
 
 Run = Callable[..., Result]
@@ -25,6 +27,7 @@ AT = f"/api/v1/projects/{PROJECT}"
 LONG = "a-name-of-forty-characters-is-the-longes"
 DIGEST = "sha256:" + "c7" * 32
 CREATED = "2026-11-16T02:00:00Z"
+LONG_ID = "rcp_01m7prhrvd41zagasgcy65nswq"
 IDS = {"id": "ins_01m7prhrvd41zagasgcy65nswq", "tenant_id": "ten_01m7prhrvd41zagasgcy65nswq", "project_id": PROJECT}
 
 
@@ -119,6 +122,21 @@ def test_nothing_is_wider_than_a_terminal_of_80_columns_but_a_digest(
     screen = on_terminal(*words, COLUMNS="80", NO_COLOR="1").screen.splitlines()
     assert screen[0].split()[: len(heads)] == heads
     assert [line for line in screen if len(line) > 80 and DIGEST not in line] == []
+
+
+@every_row(
+    ("noun", "row"),
+    [
+        ("closing record", {"member_name": "greeter-web-0", "kind": "receipt", "receipt": {"receipt_id": LONG_ID}}),
+        ("receipt", {"id": LONG_ID, "task_type": "teardown.verify", "clean": True}),
+        ("operation", {"id": LONG_ID, "kind": "decommission", "status": "succeeded", "steps": []}),
+        ("task", {"id": LONG_ID, "type": "container.control", "status": "succeeded"}),
+    ],
+)
+def test_an_id_that_a_table_of_80_columns_shows_is_whole(noun: str, row: dict[str, Any]) -> None:
+    columns = OF_NOUN[noun]
+    heads, cells = cells_of([{**row, "created_at": CREATED}], chosen([row], columns, wide=False))
+    assert LONG_ID in fitted(heads, cells, len(columns.first), 80)[1][0]
 
 
 def test_ids_are_only_in_a_wide_table(run: Run, platform: FakeCliPlatform) -> None:
