@@ -41,6 +41,7 @@ from mooring_agent.hosts.contract import (
 from mooring_agent.hosts.log_parts import read_container_log
 from mooring_agent.hosts.namespace.sandbox_disk import DISK_BYTES
 from mooring_agent.kernel import hostile_files
+from mooring_agent.sandbox_init.spawner import PROGRAM_SCORE
 from mooring_agent.supervisor.log_room import RESERVE_BYTES
 from mooring_agent.tasks import arguments as task_arguments
 from mooring_agent.tasks.handlers import ResultFields, TaskContext, TaskHandler
@@ -52,6 +53,8 @@ REMOVALS: Final = 10
 REMOVAL_SECONDS: Final = 0.2
 LINE_MAX: Final = 2_000
 LOG_PATH: Final = "{{.HostConfig.LogConfig.Path}}"
+NETWORK: Final = "{{.HostConfig.NetworkMode}}"
+PID: Final = "{{.State.Pid}}"
 NODE: Final = "org.mooring.node"
 ALLOCATION: Final = "org.mooring.allocation"
 OWNER: Final = "org.mooring.owner"
@@ -118,7 +121,7 @@ class ContainerTasks:
             if existing["Labels"].get(TASK) != context.task.task_id:
                 raise HostFailure("refused", f"{owner.name} already has a container {arguments.name!r}")
             if existing["State"] == "created":  # the agent was interrupted between creating and starting it
-                await self.podman.call("start", self._name(owner, arguments.name))
+                await self._begin(owner, arguments.name, "start")
             return await self._container_fields(owner, arguments.name)
         if context.is_resumed:
             raise HostFailure("interrupted", "the agent was interrupted before the container was started")
@@ -132,7 +135,7 @@ class ContainerTasks:
         created = await asyncio.to_thread(self._create_options, context, arguments)
         options = [*created, *await self.secrets.options(context, arguments)]
         await self.podman.call("create", *options, image.image_id, *arguments.argv)
-        await self.podman.call("start", self._name(owner, arguments.name))
+        await self._begin(owner, arguments.name, "start")
         return {**await self._container_fields(owner, arguments.name), "fetched_bytes": image.fetched_bytes}
 
     async def control(
@@ -142,11 +145,40 @@ class ContainerTasks:
         if await self._find(owner, arguments.name) is None:
             raise HostFailure("not_found", f"{owner.name} has no container {arguments.name!r}")
         grace = str(int(arguments.grace_seconds))
-        if arguments.action in ("stop", "restart"):
-            await self.podman.call(arguments.action, "--time", grace, name)
+        if arguments.action == "stop":
+            await self.podman.call("stop", "--time", grace, name)
+        elif arguments.action == "restart":
+            await self._begin(owner, arguments.name, "restart", "--time", grace)
         elif arguments.action == "start":
-            await self.podman.call("start", name)
+            await self._begin(owner, arguments.name, "start")
         return await self._container_fields(owner, arguments.name)
+
+    async def _begin(self, owner: Owner, container: str, *words: str) -> None:
+        """Start a container in its sandbox's network, or not at all.
+
+        podman finds the network by the number of a process. When the sandbox has ended, another process may have that
+        number, and the container would join the network of the machine or of a neighbour.
+        """
+        name = self._name(owner, container)
+        network = self.sandboxes.network_path(owner.allocation_id)
+        if (await self.podman.call("inspect", "--format", NETWORK, name)).strip() != f"ns:{network}":
+            raise HostFailure("interrupted", f"the sandbox in which {container!r} was made has ended; remove it")
+        await self.podman.call(*words, name)
+        pid = int(await self.podman.call("inspect", "--format", PID, name))
+        if pid and not self._is_inside(pid, owner.allocation_id):
+            await self._force_remove(name)
+            raise HostFailure("interrupted", f"the sandbox ended while {container!r} was started")
+
+    def _is_inside(self, pid: int, allocation_id: str) -> bool:
+        """Whether a container's process is in the network of the sandbox, or has ended already."""
+        try:
+            network = os.stat(f"/proc/{pid}/ns/net")
+        except (FileNotFoundError, ProcessLookupError):
+            return True
+        try:
+            return os.path.samestat(network, os.stat(self.sandboxes.network_path(allocation_id)))
+        except (OSError, HostFailure):
+            return False
 
     async def remove(self, host: Host, context: TaskContext, arguments: task_arguments.ContainerRemove) -> ResultFields:
         if await self._find(context.owner, arguments.name) is None:
@@ -302,6 +334,7 @@ class ContainerTasks:
             "--cpus": f"{arguments.cpus:g}",
             "--network": f"ns:{self.sandboxes.network_path(owner.allocation_id)}",
             "--restart": "no",
+            "--oom-score-adj": str(PROGRAM_SCORE),  # as programs of sandboxes, so that neither end for the other
         }
         options += [word for pair in values.items() for word in pair]
         base = self.sandboxes.uid_base(owner.allocation_id)

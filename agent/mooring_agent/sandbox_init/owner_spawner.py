@@ -15,13 +15,20 @@ from typing import Any, Final, NoReturn
 
 from mooring_agent.kernel import syscalls
 from mooring_agent.sandbox_init import confinement
-from mooring_agent.sandbox_init.spawner import HIDDEN, MEMORY_SCORE, READ_ONLY, InitSpawner, raise_memory_score, run
+from mooring_agent.sandbox_init.spawner import (
+    HIDDEN,
+    MEMORY_SCORE,
+    PROGRAM_SCORE,
+    READ_ONLY,
+    InitSpawner,
+    raise_memory_score,
+    run,
+)
 from mooring_agent.supervisor.namespace_supervisor import NamespaceSupervisorOptions, serve
 
 _BACKLOG: Final = 128
 _FIRST_PASSED: Final = 3
 _ABOVE_PASSED: Final = 64
-_PROGRAM_SCORE: Final = 500  # the kernel ends programs before their supervisor, when the memory of the sandbox runs out
 _OPEN_FILES: Final = 65_536  # of the supervisor and the init: four times what a program may have
 _JOINED: Final = ("cgroup", "ipc", "net", "uts", "pid", "mnt")  # in the order that init.c expects
 
@@ -74,7 +81,7 @@ class OwnerSpawner(InitSpawner):
     def _execute_init(self, channel: socket.socket, supervisor: socket.socket) -> NoReturn:
         """Become `mooring-init owner`, with its descriptors at the numbers that it expects. The lock goes along."""
         try:
-            raise_memory_score(MEMORY_SCORE, _PROGRAM_SCORE)
+            raise_memory_score(MEMORY_SCORE, PROGRAM_SCORE)
             program = confinement.filter_program(platform.machine()) or b""
             passed = [
                 channel.fileno(),
@@ -87,6 +94,7 @@ class OwnerSpawner(InitSpawner):
                 self._namespace("user"),
                 self.lock,
             ]
+            self.require_same(self.plan["sandbox_pid"], self.plan["sandbox_start"])
             # All are moved above the target numbers first, so that none is overwritten before it is used.
             above = [fcntl.fcntl(each, fcntl.F_DUPFD_CLOEXEC, _ABOVE_PASSED) for each in passed]
             program_file = fcntl.fcntl(self.init_program, fcntl.F_DUPFD_CLOEXEC, _ABOVE_PASSED)

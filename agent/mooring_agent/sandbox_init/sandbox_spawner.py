@@ -29,7 +29,15 @@ from typing import Any, Final, NamedTuple, NoReturn
 
 from mooring_agent.kernel import syscalls
 from mooring_agent.sandbox_init import confinement
-from mooring_agent.sandbox_init.spawner import HIDDEN, NAMESPACES, QUIET, READ_ONLY, InitSpawner, run
+from mooring_agent.sandbox_init.spawner import (
+    HIDDEN,
+    NAMESPACES,
+    PROJECT_DESCRIPTOR,
+    QUIET,
+    READ_ONLY,
+    InitSpawner,
+    run,
+)
 
 _TERMINALS_MAX: Final = 256  # of one sandbox; the kernel has 4,096 for all
 
@@ -151,8 +159,10 @@ class SandboxSpawner(InitSpawner):
         """
         if self.plan["network"] != "project":
             return []
-        if self.plan["project_network"]:
-            return [os.open(self.plan["project_network"], os.O_RDONLY)]
+        if (holder := self.plan["project_network"]) is not None:
+            opened = os.open(f"{holder['pid']}/fd/{PROJECT_DESCRIPTOR}", os.O_RDONLY, dir_fd=self.proc)
+            self.require_same(holder["pid"], holder["start"])
+            return [opened]
         before = os.open("self/ns/net", os.O_RDONLY, dir_fd=self.proc)
         syscalls.unshare(syscalls.CLONE_NEWNET)
         made = os.open("self/ns/net", os.O_RDONLY, dir_fd=self.proc)

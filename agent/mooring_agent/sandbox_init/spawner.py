@@ -19,6 +19,8 @@ from mooring_agent.kernel import proc, syscalls
 QUIET: Final = syscalls.MS_NOSUID | syscalls.MS_NODEV | syscalls.MS_NOEXEC
 MEMORY_SCORE: Final = "/proc/self/oom_score_adj"
 ORDINARY_SCORE: Final = 0
+PROGRAM_SCORE: Final = 500  # the kernel ends programs before their supervisor, when the memory of the sandbox runs out
+PROJECT_DESCRIPTOR: Final = 3  # the first descriptor that a sandbox's init keeps besides its standard streams
 INIT_PROGRAM: Final = Path(__file__).with_name("mooring-init")
 NAMESPACES: Final = {
     "cgroup": syscalls.CLONE_NEWCGROUP,
@@ -128,6 +130,14 @@ class InitSpawner:
         if process is None:
             raise ProcessLookupError(errno.ESRCH, "the process ended before it was recorded")
         return process.started
+
+    def require_same(self, pid: int, start: int) -> None:
+        """Fail unless a process is still the one of the plan. What was opened before belongs to that one then.
+
+        The process may end while this program starts, and its number go to another one, even of a neighbour.
+        """
+        if self.start_of(pid) != start:
+            raise ProcessLookupError(errno.ESRCH, f"{pid} is another process by now")
 
     def _read(self, path: str) -> bytes:
         descriptor = os.open(path, os.O_RDONLY, dir_fd=self.proc)

@@ -3,42 +3,33 @@
 import base64
 import json
 import os
-import secrets
-import shutil
-import stat
 import subprocess
-import time
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import httpx
 import pytest
 
-from agent.tests.support.busybox_image import BUSYBOX, BuiltImage, busybox_image, push
-from agent.tests.support.fake_platform import ALLOCATION, CREATE, FakePlatform, seal
+from agent.tests.support.busybox_image import BUSYBOX, busybox_image, push
+from agent.tests.support.fake_platform import ALLOCATION, CREATE, seal
+from agent.tests.support.podman_machine import (
+    REPOSITORY,
+    UID_BASE,
+    PodmanMachine,
+    failure_code,
+    is_used,
+    launch,
+    podman_machine,
+)
 from agent.tests.support.supervisors import until
-from mooring_agent.artifacts.blob_cache import BlobCache
 from mooring_agent.containers import container_tasks
-from mooring_agent.containers.container_tasks import ContainerTasks
-from mooring_agent.containers.images import ImageStore
-from mooring_agent.containers.podman import Podman
 from mooring_agent.containers.volumes import ContainerVolumes
-from mooring_agent.control_plane.keys import make_keys
 from mooring_agent.control_plane.messages import TaskResult, decode
-from mooring_agent.hosts.contract import Network, Owner, SandboxSpec
-from mooring_agent.hosts.simulated import SimulatedHost
-from mooring_agent.tasks.executor import Executor
-from mooring_agent.tasks.handlers import HANDLERS
-from mooring_agent.tasks.journal import Journal
+from mooring_agent.sandbox_init.spawner import PROGRAM_SCORE
 from server.tests.support.registry_process import RunningRegistry, running_registry
 from tests.support.waiting import until_sync
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_part("containers")]
-REPOSITORY = "apps/busybox"
-UID_BASE = 400_000
 
 
 @pytest.fixture
@@ -55,131 +46,10 @@ def registry(tmp_path: Path) -> Iterator[RunningRegistry]:
         yield running
 
 
-@dataclass
-class ContainerNamespace:
-    """A network namespace, as a sandbox has one, and a device in place of a GPU."""
-
-    pid: int
-    device: str
-
-    def network_path(self, allocation_id: str) -> str:
-        return f"/proc/{self.pid}/ns/net"
-
-    def uid_base(self, allocation_id: str) -> int | None:
-        return UID_BASE
-
-    def spec_of(self, allocation_id: str) -> SandboxSpec:
-        network = Network("prj-1", "10.77.0.2", "10.77.0.0/24")
-        return SandboxSpec(allocation_id, "ten_1", "prj_1", "box", 2.0, 1 << 30, 4_096, (), network)
-
-    def device_paths(self, allocation_id: str) -> Sequence[str]:
-        return (self.device,)
-
-
-@dataclass
-class PodmanMachine:
-    """An agent with podman; the sandbox is simulated, the containers are real."""
-
-    executor: Executor
-    journal: Journal
-    containers: ContainerTasks
-    fake_platform: FakePlatform
-    place: ContainerNamespace
-
-    async def do(self, type: str, arguments: dict[str, Any], **other: Any) -> TaskResult:
-        """Run one task to its end."""
-        task = self.fake_platform.task(type, arguments, **other)
-        self.executor.accept(task)
-        await self.executor.wait_until_idle()
-        entry = self.journal.find(task.task_id)
-        assert entry is not None
-        assert entry.result is not None
-        return entry.result
-
-
 @pytest.fixture
 async def machine(tmp_path: Path) -> AsyncIterator[PodmanMachine]:
-    """A machine whose store and containers are removed after the test."""
-    podman = Podman(tmp_path / "containers")
-    if not Podman.on_this_machine() or not os.access(BUSYBOX, os.X_OK):
-        pytest.skip("containers need root, podman, runc, conmon and busybox-static")
-    podman.prepare()
-    holder = network_holder()
-    journal = Journal(tmp_path / "journal.sqlite")
-    async with httpx.AsyncClient(timeout=180) as http:
-        cache = BlobCache(tmp_path / "cache")
-        place = ContainerNamespace(holder.pid, device_node())
-        images = ImageStore(cache, podman)
-        containers = ContainerTasks("nod_x", podman, images, cache, place, ContainerVolumes(tmp_path / "volumes"), http)
-        handlers = containers.handlers(HANDLERS)
-        executor = Executor(SimulatedHost(), journal, make_keys(), time.time, lambda: None, 4, handlers)
-        try:
-            yield PodmanMachine(executor, journal, containers, FakePlatform(), place)
-        finally:
-            try:
-                await until(lambda: no_container_is_left(podman))
-                for allocation_id in containers.volumes.holders():
-                    containers.volumes.clear(Owner(allocation_id))
-                await podman.try_call("rmi", "--all", "--force")
-                await until(lambda: not is_used(podman))
-            finally:
-                os.unlink(place.device)
-                holder.kill()
-                holder.wait()
-                journal.close()
-            remove_store(podman)
-
-
-def launch(registry: RunningRegistry, image: BuiltImage, **other: Any) -> dict[str, Any]:
-    """The arguments of a launch."""
-    return {
-        "name": "web",
-        "image": {"registry": registry.url, "repository": REPOSITORY, "digest": image.digest, "private": True},
-        "argv": ["-c", "id; exec httpd -f -p 8080 -h /www"],
-        **other,
-    }
-
-
-async def no_container_is_left(podman: Podman) -> bool:
-    """Remove all containers, repeatedly: one that was just being created or ended may still appear."""
-    await podman.try_call("rm", "--all", "--force", "--time", "0")
-    return await podman.containers({}) == []
-
-
-def is_used(podman: Podman) -> bool:
-    """Whether a process uses the store: one that cleans up after a container mounts it again."""
-    for each in Path("/proc").glob("[0-9]*/cmdline"):
-        with suppress(FileNotFoundError, ProcessLookupError):
-            if f"{podman.directory}/".encode() in each.read_bytes():
-                return True
-    return False
-
-
-def remove_store(podman: Podman) -> None:
-    """Unmount the store, which podman mounts onto itself, and remove it."""
-    for place in (podman.directory / "storage" / "overlay", podman.run):
-        if place.is_mount():
-            subprocess.run(["umount", str(place)], check=True)
-    shutil.rmtree(podman.run, ignore_errors=True)
-    shutil.rmtree(podman.directory)
-
-
-def network_holder() -> "subprocess.Popen[bytes]":
-    """A process that holds a network namespace of its own, ready for use when this returns."""
-    ready = "ip link set lo up && echo ready && exec sleep 600"
-    holder = subprocess.Popen(["unshare", "--net", "sh", "-c", ready], stdout=subprocess.PIPE)
-    assert holder.stdout is not None
-    assert holder.stdout.readline() == b"ready\n"
-    holder.stdout.close()
-    return holder
-
-
-def device_node() -> str:
-    """A device of the machine that nothing else uses; it behaves like /dev/full."""
-    path = f"/dev/mooring-test-{secrets.token_hex(6)}"
-    os.mknod(path, stat.S_IFCHR, os.makedev(1, 7))
-    os.chmod(path, 0o666)
-    return path
+    async with podman_machine(tmp_path) as made:
+        yield made
 
 
 def fetched(network: str, url: str) -> str:
@@ -201,6 +71,11 @@ def status_of(pid: int) -> dict[str, str]:
     return dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
 
 
+def oom_score_of(pid: int) -> int:
+    """How early the kernel ends a process when memory runs out."""
+    return int(Path(f"/proc/{pid}/oom_score_adj").read_text())
+
+
 def arguments_of_all() -> Iterator[bytes]:
     """The arguments of every process on the machine."""
     for process in Path("/proc").glob("[0-9]*/cmdline"):
@@ -212,12 +87,6 @@ def said_in(result: TaskResult) -> str:
     """The content of a log read."""
     assert result.outcome == "succeeded", result.failure
     return base64.b64decode(result.result["content_base64"]).decode()
-
-
-def failure_code(result: TaskResult) -> str:
-    """Why a task failed."""
-    assert result.failure is not None
-    return result.failure.code
 
 
 async def test_a_container_is_pulled_by_digest_run_hardened_stopped_and_proven_gone(
@@ -236,6 +105,7 @@ async def test_a_container_is_pulled_by_digest_run_hardened_stopped_and_proven_g
     status = status_of(pid)
     assert status["CapEff"].strip() == status["CapBnd"].strip() == "0000000000000000"
     assert status["NoNewPrivs"].strip() == "1"
+    assert oom_score_of(pid) == PROGRAM_SCORE
     assert set(status["Uid"].split()) == {str(UID_BASE + 1_000)}
     assert os.readlink(f"/proc/{pid}/ns/net") == os.readlink(machine.place.network_path(ALLOCATION))
     assert fetched(machine.place.network_path(ALLOCATION), "http://127.0.0.1:8080/") == "hello from a container\n"

@@ -92,7 +92,7 @@ class SandboxFootprint:
             tuple(Path(group) for each in records for group in each.cgroups),
             namespaces,
             frozenset(each.link for each in cabled),
-            frozenset(network_number(each) for each in projects if each is not None),
+            frozenset(network_number(each.path) for each in projects if each is not None),
             proc.socket_inodes([each.pid for each in within]),
             proc.ticks_now(),
         )

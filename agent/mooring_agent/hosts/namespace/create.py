@@ -138,7 +138,7 @@ def attach_veth(machine: Machine, record: SandboxRecord) -> SandboxRecord:
             machine_network.connect(machine.network, routed_link(machine, record), init.pid)
         return record
     with machine.network_lock:
-        project = f"/proc/{init.pid}/fd/{init_process.PROJECT_DESCRIPTOR}"
+        project = init_process.NetworkHolder(init.pid, init.start).path
         project_network.attach(project, record.spec.network, record.link, init.pid)
     return record
 

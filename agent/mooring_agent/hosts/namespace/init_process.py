@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
 
@@ -24,18 +24,29 @@ from mooring_agent.hosts.namespace import (
     visible_usr,
 )
 from mooring_agent.hosts.namespace.sandbox_records import UIDS, InitProcess, SandboxRecord, SandboxStore, sandbox_owner
+from mooring_agent.sandbox_init.spawner import PROJECT_DESCRIPTOR
 from mooring_agent.supervisor.supervisor_client import SOCKET_NAME
 
 T = TypeVar("T")
 
 SIMULATED_MAJOR: Final = 241  # a number for local use: no driver answers behind it
-PROJECT_DESCRIPTOR: Final = 3  # the first descriptor that a sandbox's init keeps besides its standard streams
 _SPAWN_SECONDS: Final = 120.0
 _TRIES_MAX: Final = 5
 _SHARED_DEVICES: Final = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset")
 _BOOTSTRAP: Final = (
     "import sys; sys.path.insert(0, {0!r}); from mooring_agent.sandbox_init.{1}_spawner import main; main()"
 )
+
+
+class NetworkHolder(NamedTuple):
+    """The init that holds a project's network open; its start tells it from a later process with its number."""
+
+    pid: int
+    start: int
+
+    @property
+    def path(self) -> str:
+        return f"/proc/{self.pid}/fd/{PROJECT_DESCRIPTOR}"
 
 
 def ensure_sandbox_init(
@@ -50,17 +61,18 @@ def ensure_sandbox_init(
     for _ in range(_TRIES_MAX):
         if (found := find_living(store, owner)) is not None:
             return found
-        plan = sandbox_plan(store, record) | {"io_limits": list(io_limits)}
+        holder = find_project_network(store, record.spec.network.name)
+        plan = sandbox_plan(store, record, holder) | {"io_limits": list(io_limits)}
         try:
             return _spawn_init(store, owner, "sandbox", plan)
         except HostFailure:
-            if not plan["project_network"] or os.path.exists(plan["project_network"]):
+            if holder is None or find_project_network(store, record.spec.network.name) == holder:
                 raise
     raise HostFailure("interrupted", "the other members of the project ended while the sandbox was created")
 
 
-def sandbox_plan(store: SandboxStore, record: SandboxRecord) -> dict[str, Any]:
-    """The input of the sandbox spawner."""
+def sandbox_plan(store: SandboxStore, record: SandboxRecord, holder: NetworkHolder | None) -> dict[str, Any]:
+    """The input of the sandbox spawner; without a holder it makes a new network for the project."""
     spec = record.spec
     return {
         **_shared_plan(store, record, sandbox_owner(spec.allocation_id)),
@@ -74,7 +86,7 @@ def sandbox_plan(store: SandboxStore, record: SandboxRecord) -> dict[str, Any]:
         "devices": devices(spec.devices),
         "shared_memory_bytes": max(1 << 20, spec.memory_bytes // 2),
         "network": "routed" if record.is_routed else "shared" if record.shares_network else "project",
-        "project_network": find_project_network(store, spec.network.name) or "",
+        "project_network": holder._asdict() if holder is not None else None,
         "hostname": spec.hostname,
     }
 
@@ -115,6 +127,7 @@ def owner_plan(store: SandboxStore, record: SandboxRecord, owner: Owner, sandbox
         **_shared_plan(store, record, owner),
         "data": str(data),
         "sandbox_pid": sandbox.pid,
+        "sandbox_start": sandbox.start,
         "socket": SOCKET_NAME,
         "label": owner.label,
         "apparmor": apparmor.load().profile,
@@ -128,8 +141,8 @@ def find_living(store: SandboxStore, owner: Owner) -> InitProcess | None:
     return init if init is not None and namespace_processes.is_alive(init) else None
 
 
-def find_project_network(store: SandboxStore, name: str) -> str | None:
-    """A path to a project's network namespace, which the init of each member holds open.
+def find_project_network(store: SandboxStore, name: str) -> NetworkHolder | None:
+    """Who holds a project's network namespace open; the init of each member does.
 
     An init that was killed no longer holds it, but exists until the last process of its sandbox is gone.
     """
@@ -138,8 +151,8 @@ def find_project_network(store: SandboxStore, name: str) -> str | None:
         if record is None or record.spec.network.machine or record.spec.network.name != name:
             continue
         init = find_living(store, sandbox_owner(allocation_id))
-        if init is not None and os.path.exists(path := f"/proc/{init.pid}/fd/{PROJECT_DESCRIPTOR}"):
-            return path
+        if init is not None and os.path.exists((holder := NetworkHolder(init.pid, init.start)).path):
+            return holder
     return None
 
 
@@ -148,11 +161,11 @@ def run_in_project_network(store: SandboxStore, name: str, action: Callable[[str
 
     Sandboxes end concurrently, so the member by which it is entered may end meanwhile; then another one is used.
     """
-    while (path := find_project_network(store, name)) is not None:
+    while (holder := find_project_network(store, name)) is not None:
         try:
-            return action(path)
+            return action(holder.path)
         except (FileNotFoundError, ProcessLookupError):
-            if os.path.exists(path):
+            if os.path.exists(holder.path):
                 raise
     return otherwise
 

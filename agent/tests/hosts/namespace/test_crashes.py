@@ -99,7 +99,7 @@ async def test_a_spawner_that_is_killed_leaves_no_process_and_the_next_spawn_suc
     record = create.record_intent(host.machine, spec_of("alc_1"))
     for step in create.STEPS[: create.STEPS.index(create.spawn_init)]:
         record = step(host.machine, record)
-    plan = init_process.sandbox_plan(host.store, record)
+    plan = init_process.sandbox_plan(host.store, record, None)
     command = [sys.executable, killed_spawner.__file__, place]
     process = await asyncio.create_subprocess_exec(*command, env=ENVIRONMENT, stdin=-1, stdout=-1, stderr=-1)
     _, errors = await process.communicate(json.dumps(plan).encode())

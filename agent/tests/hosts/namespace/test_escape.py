@@ -10,8 +10,17 @@ import pytest
 import mooring_agent
 from agent.tests.support.namespace_sandboxes import Inside, spec_of
 from agent.tests.support.supervisors import until
-from mooring_agent.hosts.contract import FileSpec, Isolation, LogRequest, Owner, ProcessSpec, RestartPolicy
-from mooring_agent.hosts.namespace import NamespaceHost, namespace_processes
+from mooring_agent.hosts.contract import (
+    FileSpec,
+    HostFailure,
+    Isolation,
+    LogRequest,
+    Owner,
+    ProcessSpec,
+    RestartPolicy,
+)
+from mooring_agent.hosts.namespace import NamespaceHost, create, init_process, namespace_processes
+from mooring_agent.hosts.namespace.sandbox_records import sandbox_owner
 from mooring_agent.kernel import proc
 from mooring_agent.sandbox_init.spawner import raise_memory_score
 
@@ -45,6 +54,39 @@ def trap_files() -> list[FileSpec]:
     sources = [FileSpec(str(each), COOKIE) for each in AGENT.rglob("*.py")]
     places = [Path(encodings.__file__).parent, AGENT.parent, AGENT, AGENT.parent / "encodings"]
     return [*sources, *(FileSpec(str(each / "mooring_evil.py"), EVIL) for each in places)]
+
+
+@pytest.mark.parametrize("isolation", ["user_namespace", "bounded"])
+async def test_an_owner_does_not_enter_the_process_that_has_the_number_of_its_sandbox_now(
+    host: NamespaceHost, isolation: Isolation
+) -> None:
+    """The sandbox may end while the spawner starts; another process, even of the machine, has its number then."""
+    for number in (1, 2):
+        await host.create(spec_of(f"alc_{number}", f"net{number}", number=number, isolation=isolation))
+    record, sandbox = host.store.load("alc_1"), host.store.load_init(sandbox_owner("alc_1"))
+    neighbour = host.store.load_init(sandbox_owner("alc_2"))
+    assert record is not None
+    assert sandbox is not None
+    assert neighbour is not None
+    for pid in (neighbour.pid, os.getpid()):
+        plan = init_process.owner_plan(host.store, record, MEMBER, sandbox) | {"sandbox_pid": pid}
+        with pytest.raises(HostFailure, match="another process"):
+            init_process._spawn_init(host.store, MEMBER, "owner", plan)
+    assert (await Inside(host, MEMBER).run("hostname"))[1] == "host1\n"
+
+
+async def test_a_sandbox_does_not_join_the_network_of_another_process(host: NamespaceHost) -> None:
+    """The number of the member whose network is joined may be another process's by now."""
+    await host.create(spec_of("alc_1"))
+    found = init_process.find_project_network(host.store, "one")
+    assert found is not None
+    stale = found._replace(start=found.start + 1)
+    record = create.record_intent(host.machine, spec_of("alc_2", number=6))
+    for step in create.STEPS[: create.STEPS.index(create.spawn_init)]:
+        record = step(host.machine, record)
+    plan = init_process.sandbox_plan(host.store, record, stale)
+    with pytest.raises(HostFailure, match="another process"):
+        init_process._spawn_init(host.store, sandbox_owner("alc_2"), "sandbox", plan)
 
 
 async def test_an_error_in_the_supervisor_imports_nothing_of_the_tenants(host: NamespaceHost) -> None:

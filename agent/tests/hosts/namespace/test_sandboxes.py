@@ -22,6 +22,7 @@ from mooring_agent.hosts.contract import (
     RestartPolicy,
 )
 from mooring_agent.hosts.namespace import NamespaceHost, init_process, namespace_processes, project_network
+from mooring_agent.hosts.namespace.init_process import NetworkHolder
 from mooring_agent.hosts.namespace.machine_network import MachineNetwork
 from mooring_agent.hosts.namespace.sandbox_records import SandboxStore, sandbox_owner
 from mooring_agent.kernel import proc
@@ -113,17 +114,17 @@ async def test_a_member_ends_while_the_member_whose_network_it_uses_ends_too(
         await host.create(spec_of(f"alc_{number}", number=number))
     looked, by_a_member = [0], init_process.find_project_network
 
-    def by_one_who_has_just_ended(store: SandboxStore, name: str) -> str | None:
+    def by_one_who_has_just_ended(store: SandboxStore, name: str) -> NetworkHolder | None:
         looked[0] += 1
-        return f"/proc/{PID_MAX}/fd/3" if looked[0] % 2 else by_a_member(store, name)
+        return NetworkHolder(PID_MAX, 1) if looked[0] % 2 else by_a_member(store, name)
 
     monkeypatch.setattr(init_process, "find_project_network", by_one_who_has_just_ended)
     assert (await host.destroy("alc_5")).clean
     assert looked[0] > 2
     place = by_a_member(host.store, spec_of("alc_6").network.name)
     assert place is not None
-    assert project_network.list_links(place).count(project_network.link_name("alc_5")) == 0
-    assert project_network.link_name("alc_6") in project_network.list_links(place)
+    assert project_network.list_links(place.path).count(project_network.link_name("alc_5")) == 0
+    assert project_network.link_name("alc_6") in project_network.list_links(place.path)
     await host.sweep({"alc_6"})
 
 
