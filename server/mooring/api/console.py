@@ -1,8 +1,8 @@
 """The web console: the files that the set-up built, served below `/console/`.
 
 All files are read once, into a table by their path. A request is a look-up in that table, so a path cannot lead
-anywhere else. Names below `assets/` contain a hash of the content and are cached for good. Every other path gets the
-start page, whose script shows what belongs there.
+anywhere else. Names below `assets/` contain a hash of the content and are cached for good. Paths below `terminal/` get
+the document of terminals, every other path the start page; their scripts show what belongs there.
 
 The console uses the public API with the session of the browser; it has no rights of its own.
 """
@@ -21,6 +21,7 @@ from mooring.core.kernel.errors import Code, Refusal
 ROOT: Final = "/console"
 ROUTE: Final = "GET /console/{path}"
 START: Final = "index.html"
+TERMINAL: Final = "terminal.html"
 STAMP: Final = "stamp"
 """The set-up's mark of the sources that were built; it is not served."""
 FOREVER: Final = "public, max-age=31536000, immutable"
@@ -34,6 +35,11 @@ PAGE_HEADERS: Final = {
     "referrer-policy": "no-referrer",
     "x-frame-options": "DENY",
 }
+TERMINAL_HEADERS: Final = {
+    **PAGE_HEADERS,
+    "content-security-policy": POLICY.replace("style-src 'self'", "style-src 'self' 'unsafe-inline'"),
+}
+"""The terminal is a document of its own, since its library makes style elements; scripts stay as strict as anywhere."""
 NOT_BUILT: Final = b"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>Mooring</title></head>
 <body><h1>The console was not built</h1>
@@ -68,6 +74,8 @@ def serve(files: Mapping[str, ConsoleFile], path: str, method: str, headers: Map
     found = files.get(name)
     if found is None and name.startswith("assets/"):
         raise Refusal(Code.NOT_FOUND, "the console has no such file")
+    if name == TERMINAL or name.startswith("terminal/"):
+        return _response(files[TERMINAL], headers, TERMINAL_HEADERS)
     if found is None or name == START:
         return _response(files[START], headers, PAGE_HEADERS)
     kept = FOREVER if name.startswith("assets/") else "public, max-age=3600"

@@ -10,6 +10,7 @@ from server.tests.conftest import World
 from tests.support.rows import every_row
 
 PAGE, SCRIPT, ZIPPED = b"<!doctype html>page", b"script", b"zipped script"
+TERMINAL = b"<!doctype html>terminal"
 
 
 @pytest.fixture
@@ -19,6 +20,7 @@ def folder(tmp_path: Path) -> Path:
     (made / "assets").mkdir(parents=True)
     for name, body in (
         ("index.html", PAGE),
+        ("terminal.html", TERMINAL),
         ("assets/app-1a2b.js", SCRIPT),
         ("assets/app-1a2b.js.gz", ZIPPED),
         ("mark.svg", b"<svg/>"),
@@ -37,6 +39,9 @@ def folder(tmp_path: Path) -> Path:
         ("/console/assets/app-1a2b.js", SCRIPT),
         ("/console/mark.svg", b"<svg/>"),
         ("/console/stamp", PAGE),
+        ("/console/terminal/prj_1/ins_1?member=mbr_1", TERMINAL),
+        ("/console/terminal.html", TERMINAL),
+        ("/console/terminals", PAGE),
         ("/console/../secret", PAGE),
         ("/console/%2e%2e/secret", PAGE),
         ("/console/..%2fsecret", PAGE),
@@ -62,6 +67,20 @@ def test_assets_are_cached_for_good_and_compressed_for_those_who_accept_it(folde
     assert answer.headers["cache-control"] == "public, max-age=31536000, immutable"
     assert answer.headers["vary"] == "accept-encoding"
     assert "cache-control" not in serve(files, "/console/", "GET", {}).headers  # the server's own: no-store
+
+
+def test_only_the_document_of_terminals_may_have_style_elements_and_no_document_scripts(folder: Path) -> None:
+    files, inline = read_files(folder), "'unsafe-inline'"
+    policies = {
+        path: serve(files, f"/console/{path}", "GET", {}).headers["content-security-policy"].split("; ")
+        for path in ("", "terminal/prj_1/ins_1", "terminal.html")
+    }
+    assert {path: [each for each in found if inline in each] for path, found in policies.items()} == {
+        "": [],
+        "terminal/prj_1/ins_1": [f"style-src 'self' {inline}"],
+        "terminal.html": [f"style-src 'self' {inline}"],
+    }
+    assert all("script-src 'self'" in found for found in policies.values())
 
 
 def test_without_a_built_console_the_page_says_how_to_build_it(tmp_path: Path) -> None:

@@ -119,7 +119,7 @@ async def test_a_revocation_reaches_the_instance_its_events_its_verbs_and_why(fl
     assert (seen["distrust"]["reaction"], seen["status"]) == ("refuse", "running")
     assert seen["allowed_verbs"] == ["connect", "stop", "upgrade"]
     (member,) = (await fleet.get(instance_id, "members"))["items"]
-    assert member["allowed_verbs"] == ["drain", "remove"]
+    assert member["allowed_verbs"] == ["drain", "exec", "remove"]
     assert await fleet.heard(LOST) == [(LOST, instance_id)], "said once"
     why = await fleet.get(instance_id, "why")
     cause = next(each for each in why["chain"] if each["noun"] == "artifact")

@@ -1,6 +1,7 @@
 /** The members of a workload, where they run, and what can be done with each. */
 import { useQuery } from "@tanstack/react-query";
 import Plus from "lucide-react/icons/plus";
+import SquareTerminal from "lucide-react/icons/square-terminal";
 import { useState } from "react";
 import { answer, api, type Instance, type Member } from "../../api/client";
 import { members as membersQuery } from "../../api/queries/runtime";
@@ -48,7 +49,7 @@ export function Members({ instance, done }: { instance: Instance; done: () => vo
       ) : shown.length === 0 ? (
         <Empty title="It has no members" command={`mooring instances members list ${instance.name}`} />
       ) : (
-        <MemberTable members={shown} open={setOpen} />
+        <MemberTable instance={instance} members={shown} open={setOpen} />
       )}
       {open?.verb === "add" && <AddDialog instance={instance} close={() => setOpen(null)} done={done} />}
       {open !== null && open.verb !== "add" && (
@@ -64,7 +65,33 @@ export function Members({ instance, done }: { instance: Instance; done: () => vo
   );
 }
 
-function MemberTable({ members, open }: { members: Member[]; open: (what: Open) => void }) {
+/** A shell beside the member's programs, in a window of its own. */
+function TerminalLink({ instance, member }: { instance: Instance; member: Member }) {
+  const reason = missing(member, "exec", "instance.exec");
+  const icon = <SquareTerminal size={14} aria-hidden />;
+  if (reason) {
+    return <Button disabledReason={reason}>{icon} Terminal</Button>;
+  }
+  return (
+    <a
+      className="inline-flex min-h-8 items-center justify-center gap-1.5 rounded-md border border-line bg-panel px-3 py-1 text-sm font-medium whitespace-nowrap text-ink hover:bg-sunken"
+      href={`${import.meta.env.BASE_URL}terminal/${instance.project_id}/${instance.id}?member=${member.id}`}
+      target="_blank"
+      rel="noopener"
+      title={`A shell of ${member.name}, in a new tab`}
+    >
+      {icon} Terminal
+    </a>
+  );
+}
+
+interface MemberTableProps {
+  instance: Instance;
+  members: Member[];
+  open: (what: Open) => void;
+}
+
+function MemberTable({ instance, members, open }: MemberTableProps) {
   const head = "px-4 py-2 text-left text-xs font-medium text-muted";
   const cell = "md:px-4 md:py-2.5";
   return (
@@ -102,7 +129,8 @@ function MemberTable({ members, open }: { members: Member[]; open: (what: Open) 
             </td>
             <td className={cell}>
               {each.status !== "removed" && (
-                <div className="flex gap-2">
+                <div className="flex flex-wrap gap-2">
+                  <TerminalLink instance={instance} member={each} />
                   {each.allowed_verbs.includes("resume") ? (
                     <Button
                       onClick={() => open({ verb: "resume", member: each })}

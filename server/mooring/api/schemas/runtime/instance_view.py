@@ -50,11 +50,15 @@ ACTION_OF_VERB: Final = {
     "update": "instance.update", "add": "member.add",
     "drain": "member.drain", "resume": "member.drain", "remove": "member.remove", "replace": "member.replace",
     "cancel": "operation.cancel", "connect": "instance.connect",
+    "exec": "instance.exec",
 }  # fmt: skip
 MEMBER_VERBS: Final = {
     "drain": MemberTrigger.DRAIN, "resume": MemberTrigger.RESUME, "remove": MemberTrigger.REMOVE,
     "replace": MemberTrigger.REMOVE,
 }  # fmt: skip
+RUNS_COMMANDS: Final = frozenset(
+    {MemberState.JOINING, MemberState.READY, MemberState.DEGRADED, MemberState.DRAINING, MemberState.DRAINED}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +134,8 @@ def member_view(
         {"drain"} if member.status == MemberState.DRAINING else set()
     )  # an earlier drain may have timed out
     possible = {verb for verb, trigger in MEMBER_VERBS.items() if trigger in allowed} | repeated_drain
-    verbs = sorted(verb for verb in possible if distrust is None or not distrust.refuses(verb))
+    runs_commands = {"exec"} if member.allocation_id is not None and member.status in RUNS_COMMANDS else set()
+    verbs = sorted({verb for verb in possible if distrust is None or not distrust.refuses(verb)} | runs_commands)
     return MemberView(
         id=member.id,
         tenant_id=member.tenant_id,
