@@ -44,6 +44,9 @@ LINE_MAX = 4 * 1_048_576
 @click.option(
     "--outcome", type=click.Choice(["done", "denied", "hidden", "refused"]), help="Only entries with this outcome."
 )
+@click.option("--subject", metavar="ID", help="Only entries about what has this id.")
+@click.option("--since", metavar="TIME", help="Only entries of this time and later, as 2026-11-18T08:00:00Z.")
+@click.option("--until", metavar="TIME", help="Only entries before this time.")
 @click.option(
     "--limit", type=click.IntRange(min=0), default=50, help="Show at most this many; 0 for all. [default: 50]"
 )
@@ -59,6 +62,9 @@ def audit(
     actor_kind: str | None,
     action: str | None,
     outcome: str | None,
+    subject: str | None,
+    since: str | None,
+    until: str | None,
     limit: int,
 ) -> None:
     """Show who did what, or was refused, newest first.
@@ -66,8 +72,9 @@ def audit(
     Without --project, --tenant or --platform it uses the scope of the context, otherwise your own.
     """
     if ctx.invoked_subcommand is not None:
-        given = project or tenant or platform or correlation or actor or actor_kind or action or outcome
-        if given:
+        places = project or tenant or platform
+        filters = correlation or actor or actor_kind or action or outcome or subject or since or until
+        if places or filters:
             raise click.UsageError(f"options of `{ctx.invoked_subcommand}` come after its name")
         return
     invocation = current()
@@ -79,6 +86,9 @@ def audit(
         "actor_kind": actor_kind,
         "action": action,
         "outcome": outcome,
+        "subject_id": subject,
+        "since": since,
+        "until": until,
         "limit": min(limit or PAGE_MAX, PAGE_MAX),
     }
     rows = list(invocation.client.pages(plain_call(endpoint.operation, path, query), most=limit or None))

@@ -110,10 +110,10 @@ def test_the_audit_trail_is_filtered(run: Run, platform: FakeCliPlatform) -> Non
     }
     platform.on("GET", f"/api/v1/tenants/{TENANT}/audit", page(row))
     filters = ("--outcome", "denied", "--actor", "usr_01ada", "--actor-kind", "user", "--action", "project.create")
-    result = run("audit", *filters)
+    result = run("audit", *filters, "--subject", "prj_1", "--since", CREATED)
     assert "denied" in result.stdout
     wanted = {"outcome": "denied", "actor_id": "usr_01ada", "actor_kind": "user", "action": "project.create"}
-    assert platform.asked[-1].query == wanted | {"limit": "50"}
+    assert platform.asked[-1].query == wanted | {"subject_id": "prj_1", "since": CREATED, "limit": "50"}
     platform.on("GET", f"/api/v1/tenants/{TENANT}/users", page({"id": "usr_01ada", "email": "ada@acme.example"}))
     assert run("audit", "--actor", "ada@acme.example").exit_code == 0
     assert platform.asked[-1].query == {"actor_id": "usr_01ada", "limit": "50"}

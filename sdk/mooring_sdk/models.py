@@ -2098,6 +2098,7 @@ class Node(msgspec.Struct, kw_only=True, omit_defaults=True):
     previous_node_id: str | None
     slots_total: int
     slots_free: int
+    slot_uses: list[str]
     allocations: int
     created_at: datetime
     retired_at: datetime | None
@@ -2145,6 +2146,7 @@ class NodeDetail(msgspec.Struct, kw_only=True, omit_defaults=True):
     previous_node_id: str | None
     slots_total: int
     slots_free: int
+    slot_uses: list[str]
     allocations: int
     created_at: datetime
     retired_at: datetime | None
@@ -3420,6 +3422,16 @@ class SlotStatus(StrEnum):
     CLAIMED = "claimed"
     CLEANUP_BLOCKED = "cleanup_blocked"
     FREE = "free"
+    QUARANTINED = "quarantined"
+
+
+class SlotUse(StrEnum):
+    """A slot's status as a map of the machines shows it: what is claimed is held or in use."""
+
+    CLEANUP_BLOCKED = "cleanup_blocked"
+    FREE = "free"
+    HELD = "held"
+    IN_USE = "in_use"
     QUARANTINED = "quarantined"
 
 

@@ -22,6 +22,16 @@ class SlotStatus(StrEnum):
     QUARANTINED = "quarantined"
 
 
+class SlotUse(StrEnum):
+    """A slot's status as a map of the machines shows it: what is claimed is held or in use."""
+
+    FREE = "free"
+    HELD = "held"  # claimed by an allocation that is made or torn down
+    IN_USE = "in_use"  # claimed by an active allocation
+    CLEANUP_BLOCKED = "cleanup_blocked"
+    QUARANTINED = "quarantined"
+
+
 SLOT_MEANING: Final[Mapping[SlotStatus, str]] = {
     SlotStatus.FREE: "no allocation has it",
     SlotStatus.CLAIMED: "one allocation has it",

@@ -35,7 +35,10 @@ COUNTS: Final = f"""
 SELECT n.id,
        (SELECT count(*) FROM slot s WHERE s.node_id = n.id) AS slots,
        (SELECT count(*) FROM slot s WHERE s.node_id = n.id AND s.status = 'free') AS free,
-       (SELECT count(*) FROM allocation a WHERE a.node_id = n.id AND {LIVE}) AS allocations
+       (SELECT count(*) FROM allocation a WHERE a.node_id = n.id AND {LIVE}) AS allocations,
+       ARRAY(SELECT CASE WHEN s.status <> 'claimed' THEN s.status WHEN a.status = 'active' THEN 'in_use' ELSE 'held' END
+               FROM slot s LEFT JOIN allocation a ON a.id = s.allocation_id
+              WHERE s.node_id = n.id ORDER BY s.index) AS uses
   FROM node n WHERE n.id = ANY ($1::text[])"""
 SILENT: Final = f"""
 SELECT {_COLUMNS} FROM node n
@@ -68,11 +71,12 @@ class NodeFilter:
 
 @dataclass(frozen=True, slots=True)
 class NodeUsageCounts:
-    """How many slots and allocations a node has."""
+    """How many slots and allocations a node has, and what each slot is used for."""
 
     slots: int = 0
     free: int = 0
     allocations: int = 0
+    uses: tuple[str, ...] = ()
 
 
 async def find(database: Database, node_id: str, *, acting: Acting = PLATFORM) -> Node | None:
@@ -105,7 +109,7 @@ async def allocation_ids(database: Database, acting: Acting, node_id: str, limit
 
 async def counts(database: Database, acting: Acting, node_ids: Sequence[str]) -> dict[str, NodeUsageCounts]:
     rows = await database.fetch(acting, COUNTS, list(node_ids))
-    return {row["id"]: NodeUsageCounts(row["slots"], row["free"], row["allocations"]) for row in rows}
+    return {row["id"]: NodeUsageCounts(row["slots"], row["free"], row["allocations"], tuple(row["uses"])) for row in rows}
 
 
 async def silent(database: Database, seconds: float, limit: int) -> list[Node]:

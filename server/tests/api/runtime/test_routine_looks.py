@@ -172,7 +172,7 @@ async def test_routine_looks_are_deleted_after_a_day_but_the_newest_of_each_memb
     assert await watched.site.fetch(count, watched.instance_id) == ["look/3", "wanted/1"]
 
 
-async def test_the_audit_trail_is_filtered_by_the_kind_of_its_actors(watched: Watched) -> None:
+async def test_the_audit_trail_is_filtered_by_kind_of_actor_subject_and_time(watched: Watched) -> None:
     everything = (await watched.read("audit", limit=200))["items"]
     kinds = {each["actor_kind"] for each in everything}
     assert {"user", "service_account"} <= kinds
@@ -181,3 +181,10 @@ async def test_the_audit_trail_is_filtered_by_the_kind_of_its_actors(watched: Wa
         assert [each["id"] for each in found] == [each["id"] for each in everything if each["actor_kind"] == kind]
     people = await watched.read("audit", actor_kind="user", action="project.create", outcome="done")
     assert [each["action"] for each in people["items"]] == ["project.create"]
+    subject, at = people["items"][0]["subject_id"], people["items"][0]["occurred_at"]
+    about = (await watched.read("audit", subject_id=subject))["items"]
+    assert {each["subject_id"] for each in about} == {subject}
+    since = (await watched.read("audit", limit=200, since=at))["items"]
+    until = (await watched.read("audit", limit=200, until=at))["items"]
+    assert people["items"][0] in since
+    assert [*since, *until] == everything

@@ -202,7 +202,7 @@ async def _detail(request: RequestContext, node_id: str) -> NodeDetail:
     node = require(await nodes.find(database, node_id, acting=request.acting), "node")
     counted = await nodes.counts(database, request.acting, [node_id])
     held = await slots.of_node(database, request.acting, node_id)
-    return node_detail(request.caller.authority, node, held, counted[node_id].allocations)
+    return node_detail(request.caller.authority, node, held, counted[node_id])
 
 
 @route_in(

@@ -113,7 +113,14 @@ async def list_audit(request: RequestContext, query: AuditQuery) -> Page[AuditVi
     """Read the audit trail, newest first."""
     await _require_project(request)
     wanted = audits.AuditFilter(
-        query.correlation_id, query.actor_id, query.action, query.outcome, query.actor_kind and query.actor_kind.value
+        correlation_id=query.correlation_id,
+        actor_id=query.actor_id,
+        action=query.action,
+        outcome=query.outcome,
+        actor_kind=query.actor_kind and query.actor_kind.value,
+        subject_id=query.subject_id,
+        since=query.since,
+        until=query.until,
     )
     pages = PageQuery(cursor=query.cursor, limit=query.limit)
     window = page_window(pages, "audit", LAST_ID)

@@ -29,7 +29,7 @@ from mooring.core.fleet.inventory import (
 from mooring.core.fleet.node import NODE, HostKind, Node, NodeState, NodeTrigger, why_no_work
 from mooring.core.fleet.node_certificate import REQUEST_LENGTH_MAX
 from mooring.core.fleet.node_plan import Approval
-from mooring.core.fleet.slot import Slot, SlotStatus
+from mooring.core.fleet.slot import Slot, SlotStatus, SlotUse
 from mooring.core.identity.platform_key import PlatformKey, encoded, root_statement
 from mooring.core.kernel.ids import Prefix, pattern
 from mooring.core.kernel.permissions import Authority, Place, Scope
@@ -288,6 +288,7 @@ class NodeView(Shown):
     previous_node_id: str | None
     slots_total: int
     slots_free: int
+    slot_uses: Annotated[list[SlotUse], Meta(description="What each slot is used for, by its index.")]
     allocations: int
     created_at: Time
     retired_at: Time | None
@@ -380,8 +381,7 @@ def node_view(authority: Authority, node: Node, counts: NodeUsageCounts) -> Node
     return NodeView(**_node_fields(authority, node, counts))
 
 
-def node_detail(authority: Authority, node: Node, slots: Sequence[Slot], allocations: int) -> NodeDetail:
-    counts = NodeUsageCounts(len(slots), sum(slot.status == SlotStatus.FREE for slot in slots), allocations)
+def node_detail(authority: Authority, node: Node, slots: Sequence[Slot], counts: NodeUsageCounts) -> NodeDetail:
     return NodeDetail(
         **_node_fields(authority, node, counts),
         signing_key=encoded(node.signing_key),
@@ -433,6 +433,7 @@ def _node_fields(authority: Authority, node: Node, counts: NodeUsageCounts) -> d
         "previous_node_id": node.previous_node_id,
         "slots_total": counts.slots,
         "slots_free": counts.free,
+        "slot_uses": [SlotUse(use) for use in counts.uses],
         "allocations": counts.allocations,
         "created_at": node.created_at,
         "retired_at": node.retired_at,

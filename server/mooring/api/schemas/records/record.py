@@ -84,6 +84,11 @@ class AuditQuery(Strict):
     actor_kind: (
         Annotated[PrincipalKind, Meta(description="Rows of people (`user`), or of one kind of machine.")] | None
     ) = None
+    subject_id: (
+        Annotated[str, Meta(max_length=60, pattern="^[a-z0-9_]+$", description="Rows about what has this id.")] | None
+    ) = None
+    since: Annotated[Time, Meta(description="Rows of this time and later.")] | None = None
+    until: Annotated[Time, Meta(description="Rows before this time.")] | None = None
 
 
 class AuditView(Shown):
