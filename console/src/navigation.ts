@@ -1,7 +1,13 @@
 /** The pages that the navigation and the palette offer, in groups, and for whom each of them is. */
+import Activity from "lucide-react/icons/activity";
 import Boxes from "lucide-react/icons/boxes";
+import HardDrive from "lucide-react/icons/hard-drive";
 import House from "lucide-react/icons/house";
+import KeyRound from "lucide-react/icons/key-round";
 import LayoutGrid from "lucide-react/icons/layout-grid";
+import ScrollText from "lucide-react/icons/scroll-text";
+import Server from "lucide-react/icons/server";
+import Webhook from "lucide-react/icons/webhook";
 import type { Schemas } from "./api/client";
 
 export interface PageEntry {
@@ -38,6 +44,20 @@ export const GROUPS: PageGroup[] = [
       { to: "/", label: "Home", icon: House, letter: "h", isFor: always },
       { to: "/catalog", label: "Catalog", icon: LayoutGrid, letter: "c", isFor: ofTenant },
       { to: "/workloads", label: "Workloads", icon: Boxes, letter: "w", isFor: ofTenant },
+      { to: "/allocations", label: "Allocations", icon: HardDrive, letter: "a", isFor: ofTenant },
+    ],
+  },
+  {
+    label: "Fleet",
+    pages: [{ to: "/nodes", label: "Nodes", icon: Server, letter: "n", isFor: ofPlatform }],
+  },
+  {
+    label: "Records",
+    pages: [
+      { to: "/audit", label: "Audit", icon: ScrollText, letter: "u", isFor: may("audit.read") },
+      { to: "/events", label: "Events", icon: Activity, letter: "v", isFor: may("event.read") },
+      { to: "/webhooks", label: "Webhooks", icon: Webhook, letter: "k", isFor: may("webhook.read") },
+      { to: "/break-glass", label: "Break-glass", icon: KeyRound, letter: "x", isFor: may("break_glass.read") },
     ],
   },
 ];

@@ -1,14 +1,9 @@
 /** Every page with its address. What a page filters by stands in the URL, so that it can be shared and reloaded. */
-import { createRootRoute, createRoute, createRouter, lazyRouteComponent, Outlet } from "@tanstack/react-router";
+import { createRoute, createRouter, lazyRouteComponent } from "@tanstack/react-router";
 import type { InstanceFilter } from "./api/queries/runtime";
-import { Crashed, NotFound } from "./pages/NotFound";
-import { Shell } from "./parts/Shell";
-
-const root = createRootRoute({ component: Outlet, notFoundComponent: NotFound, errorComponent: Crashed });
-
-const text = (value: unknown): string | undefined => (typeof value === "string" && value !== "" ? value : undefined);
-const oneOf = <T extends string>(value: unknown, words: readonly T[]): T | undefined =>
-  words.find((each) => each === value);
+import { fleetRoutes } from "./routes/fleet";
+import { oneOf, root, shell, text } from "./routes/frame";
+import { recordsRoutes } from "./routes/records";
 
 /** An address inside the console; anything else is dropped, so that no link can lead elsewhere after the sign-in. */
 function ownAddress(value: unknown): string | undefined {
@@ -22,8 +17,6 @@ const signIn = createRoute({
   validateSearch: (search: Record<string, unknown>): { to?: string } => ({ to: ownAddress(search.to) }),
   component: lazyRouteComponent(() => import("./pages/SignIn"), "SignIn"),
 });
-
-const shell = createRoute({ getParentRoute: () => root, id: "shell", component: Shell });
 
 const home = createRoute({
   getParentRoute: () => shell,
@@ -93,7 +86,10 @@ export interface WorkloadSearch {
 }
 
 export const router = createRouter({
-  routeTree: root.addChildren([signIn, shell.addChildren([home, catalog, launch, workloads, workload])]),
+  routeTree: root.addChildren([
+    signIn,
+    shell.addChildren([home, catalog, launch, workloads, workload, ...fleetRoutes, ...recordsRoutes]),
+  ]),
   basepath: "/console",
   defaultPreload: "intent",
   scrollRestoration: true,

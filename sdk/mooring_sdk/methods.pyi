@@ -1209,12 +1209,12 @@ class SyncMethods:
     def iter_instance_transitions(self, project_id: str, instance_id: str, *, limit: int | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.Transition, None, None]:
         """List every transition of an instance, its members and operations, oldest first; iterates over all pages, and stops after `most` items if that is given."""
 
-    def list_instances(self, project_id: str, *, cursor: str | None = None, limit: int | None = None, status: str | None = None, app: str | None = None, q: str | None = None, health: Any = None, needs_attention: bool | None = None, sort: Any = None, options: CallOptions = UNCHANGED) -> models.InstancePage:
+    def list_instances(self, project_id: str, *, cursor: str | None = None, limit: int | None = None, status: str | None = None, app: str | None = None, q: str | None = None, health: Any = None, needs_attention: bool | None = None, allocation_id: str | None = None, sort: Any = None, options: CallOptions = UNCHANGED) -> models.InstancePage:
         """List a project's instances, oldest first; stopped ones stay readable.
 
         Needs the action `instance.read`."""
 
-    def iter_instances(self, project_id: str, *, limit: int | None = None, status: str | None = None, app: str | None = None, q: str | None = None, health: Any = None, needs_attention: bool | None = None, sort: Any = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.Instance, None, None]:
+    def iter_instances(self, project_id: str, *, limit: int | None = None, status: str | None = None, app: str | None = None, q: str | None = None, health: Any = None, needs_attention: bool | None = None, allocation_id: str | None = None, sort: Any = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.Instance, None, None]:
         """List a project's instances, oldest first; stopped ones stay readable; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_late_usage(self, project_id: str, *, cursor: str | None = None, limit: int | None = None, status: Any = None, options: CallOptions = UNCHANGED) -> models.LateUsagePage:
@@ -1739,12 +1739,12 @@ class SyncMethods:
     def iter_tenant_events(self, tenant_id: str, *, limit: int | None = None, correlation_id: str | None = None, app_instance_id: str | None = None, wait: float | None = None, newest: bool | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.Event, None, None]:
         """Read events in order, from the oldest stored one or from a cursor; `wait` waits for the first; iterates over all pages, and stops after `most` items if that is given."""
 
-    def list_tenant_instances(self, tenant_id: str, *, cursor: str | None = None, limit: int | None = None, status: str | None = None, app: str | None = None, q: str | None = None, health: Any = None, needs_attention: bool | None = None, sort: Any = None, options: CallOptions = UNCHANGED) -> models.InstancePage:
+    def list_tenant_instances(self, tenant_id: str, *, cursor: str | None = None, limit: int | None = None, status: str | None = None, app: str | None = None, q: str | None = None, health: Any = None, needs_attention: bool | None = None, allocation_id: str | None = None, sort: Any = None, options: CallOptions = UNCHANGED) -> models.InstancePage:
         """List the instances of all projects of a tenant, oldest first; stopped ones stay readable.
 
         Needs the action `instance.read`."""
 
-    def iter_tenant_instances(self, tenant_id: str, *, limit: int | None = None, status: str | None = None, app: str | None = None, q: str | None = None, health: Any = None, needs_attention: bool | None = None, sort: Any = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.Instance, None, None]:
+    def iter_tenant_instances(self, tenant_id: str, *, limit: int | None = None, status: str | None = None, app: str | None = None, q: str | None = None, health: Any = None, needs_attention: bool | None = None, allocation_id: str | None = None, sort: Any = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.Instance, None, None]:
         """List the instances of all projects of a tenant, oldest first; stopped ones stay readable; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_tenant_ledger_balances(self, tenant_id: str, *, options: CallOptions = UNCHANGED) -> models.LedgerBalancePage:
@@ -3827,12 +3827,12 @@ class AsyncMethods:
     def iter_instance_transitions(self, project_id: str, instance_id: str, *, limit: int | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.Transition, None]:
         """List every transition of an instance, its members and operations, oldest first; iterates over all pages, and stops after `most` items if that is given."""
 
-    async def list_instances(self, project_id: str, *, cursor: str | None = None, limit: int | None = None, status: str | None = None, app: str | None = None, q: str | None = None, health: Any = None, needs_attention: bool | None = None, sort: Any = None, options: CallOptions = UNCHANGED) -> models.InstancePage:
+    async def list_instances(self, project_id: str, *, cursor: str | None = None, limit: int | None = None, status: str | None = None, app: str | None = None, q: str | None = None, health: Any = None, needs_attention: bool | None = None, allocation_id: str | None = None, sort: Any = None, options: CallOptions = UNCHANGED) -> models.InstancePage:
         """List a project's instances, oldest first; stopped ones stay readable.
 
         Needs the action `instance.read`."""
 
-    def iter_instances(self, project_id: str, *, limit: int | None = None, status: str | None = None, app: str | None = None, q: str | None = None, health: Any = None, needs_attention: bool | None = None, sort: Any = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.Instance, None]:
+    def iter_instances(self, project_id: str, *, limit: int | None = None, status: str | None = None, app: str | None = None, q: str | None = None, health: Any = None, needs_attention: bool | None = None, allocation_id: str | None = None, sort: Any = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.Instance, None]:
         """List a project's instances, oldest first; stopped ones stay readable; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_late_usage(self, project_id: str, *, cursor: str | None = None, limit: int | None = None, status: Any = None, options: CallOptions = UNCHANGED) -> models.LateUsagePage:
@@ -4357,12 +4357,12 @@ class AsyncMethods:
     def iter_tenant_events(self, tenant_id: str, *, limit: int | None = None, correlation_id: str | None = None, app_instance_id: str | None = None, wait: float | None = None, newest: bool | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.Event, None]:
         """Read events in order, from the oldest stored one or from a cursor; `wait` waits for the first; iterates over all pages, and stops after `most` items if that is given."""
 
-    async def list_tenant_instances(self, tenant_id: str, *, cursor: str | None = None, limit: int | None = None, status: str | None = None, app: str | None = None, q: str | None = None, health: Any = None, needs_attention: bool | None = None, sort: Any = None, options: CallOptions = UNCHANGED) -> models.InstancePage:
+    async def list_tenant_instances(self, tenant_id: str, *, cursor: str | None = None, limit: int | None = None, status: str | None = None, app: str | None = None, q: str | None = None, health: Any = None, needs_attention: bool | None = None, allocation_id: str | None = None, sort: Any = None, options: CallOptions = UNCHANGED) -> models.InstancePage:
         """List the instances of all projects of a tenant, oldest first; stopped ones stay readable.
 
         Needs the action `instance.read`."""
 
-    def iter_tenant_instances(self, tenant_id: str, *, limit: int | None = None, status: str | None = None, app: str | None = None, q: str | None = None, health: Any = None, needs_attention: bool | None = None, sort: Any = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.Instance, None]:
+    def iter_tenant_instances(self, tenant_id: str, *, limit: int | None = None, status: str | None = None, app: str | None = None, q: str | None = None, health: Any = None, needs_attention: bool | None = None, allocation_id: str | None = None, sort: Any = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.Instance, None]:
         """List the instances of all projects of a tenant, oldest first; stopped ones stay readable; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_tenant_ledger_balances(self, tenant_id: str, *, options: CallOptions = UNCHANGED) -> models.LedgerBalancePage:

@@ -35,11 +35,13 @@ const UNREACHABLE = new Problem(
   {},
 );
 
-export const api = createClient<paths>({
+export const CLIENT_OPTIONS = {
   baseUrl: "/",
   credentials: "same-origin",
   headers: { "X-Mooring-Console": "1" },
-});
+} as const;
+
+export const api = createClient<paths>(CLIENT_OPTIONS);
 
 interface Reply<T> {
   data?: T;

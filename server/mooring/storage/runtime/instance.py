@@ -45,6 +45,8 @@ SELECT {INSTANCE_COLUMNS} FROM instance i
    AND ($6::text[] IS NULL OR i.app_category = ANY ($6))
    AND ($7::text IS NULL OR starts_with(i.name, $7) OR starts_with(i.id, $7))
    AND ($8::text IS NULL OR i.health = $8) AND ($9::boolean IS NULL OR {NEEDS_ATTENTION} = $9)
+   AND ($10::text IS NULL OR EXISTS (
+     SELECT FROM member m WHERE m.instance_id = i.id AND m.allocation_id = $10 AND m.status <> 'removed'))
  ORDER BY i.id {"DESC" if newest_first else "ASC"} LIMIT $3"""
     for of_tenant in (False, True)
     for newest_first in (False, True)
@@ -141,6 +143,7 @@ class InstanceFilter:
     prefix: str | None = None  # of an instance's name or id
     health: str | None = None
     needs_attention: bool | None = None
+    allocation_id: str | None = None  # of an instance's members
     newest_first: bool = False
     open_only: bool = False  # of operations
 
@@ -167,6 +170,7 @@ async def page(
         criteria.prefix,
         criteria.health,
         criteria.needs_attention,
+        criteria.allocation_id,
     )
     return [instance_of(row) for row in rows]
 

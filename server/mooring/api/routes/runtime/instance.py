@@ -143,6 +143,7 @@ async def _listed(request: RequestContext, query: InstanceQuery) -> Page[Instanc
         prefix=query.q,
         health=query.health,
         needs_attention=query.needs_attention,
+        allocation_id=query.allocation_id,
         newest_first=newest_first,
     )
     name = "instance_newest" if newest_first else "instance"  # a cursor of one order means nothing in the other

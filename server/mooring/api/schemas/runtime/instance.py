@@ -44,6 +44,10 @@ class InstanceQuery(PageQuery):
         Annotated[bool, Meta(description="Only those that need a person: failed, unwell, not trusted, or blocked.")]
         | None
     ) = None
+    allocation_id: (
+        Annotated[str, Meta(max_length=60, pattern="^[a-z0-9_]+$", description="Only with a member on this allocation.")]
+        | None
+    ) = None
     sort: Annotated[Literal["oldest", "newest"], Meta(description="Which instances are first.")] = "oldest"
 
 
