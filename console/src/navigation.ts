@@ -1,12 +1,15 @@
 /** The pages that the navigation and the palette offer, in groups, and for whom each of them is. */
 import Activity from "lucide-react/icons/activity";
+import BadgeCheck from "lucide-react/icons/badge-check";
 import Boxes from "lucide-react/icons/boxes";
 import HardDrive from "lucide-react/icons/hard-drive";
 import House from "lucide-react/icons/house";
 import KeyRound from "lucide-react/icons/key-round";
 import LayoutGrid from "lucide-react/icons/layout-grid";
+import Package from "lucide-react/icons/package";
 import ScrollText from "lucide-react/icons/scroll-text";
 import Server from "lucide-react/icons/server";
+import ShieldCheck from "lucide-react/icons/shield-check";
 import Webhook from "lucide-react/icons/webhook";
 import type { Schemas } from "./api/client";
 
@@ -50,6 +53,14 @@ export const GROUPS: PageGroup[] = [
   {
     label: "Fleet",
     pages: [{ to: "/nodes", label: "Nodes", icon: Server, letter: "n", isFor: ofPlatform }],
+  },
+  {
+    label: "Trust",
+    pages: [
+      { to: "/artifacts", label: "Artifacts", icon: Package, letter: "r", isFor: may("artifact.read") },
+      { to: "/policy", label: "Policy", icon: ShieldCheck, letter: "p", isFor: may("policy.read") },
+      { to: "/entitlements", label: "Entitlements", icon: BadgeCheck, letter: "e", isFor: ofTenant },
+    ],
   },
   {
     label: "Records",

@@ -1,6 +1,7 @@
 /** Every page with its address. What a page filters by stands in the URL, so that it can be shared and reloaded. */
 import { createRoute, createRouter, lazyRouteComponent } from "@tanstack/react-router";
 import type { InstanceFilter } from "./api/queries/runtime";
+import { catalogRoutes } from "./routes/catalog";
 import { fleetRoutes } from "./routes/fleet";
 import { oneOf, root, shell, text } from "./routes/frame";
 import { recordsRoutes } from "./routes/records";
@@ -88,7 +89,7 @@ export interface WorkloadSearch {
 export const router = createRouter({
   routeTree: root.addChildren([
     signIn,
-    shell.addChildren([home, catalog, launch, workloads, workload, ...fleetRoutes, ...recordsRoutes]),
+    shell.addChildren([home, catalog, launch, workloads, workload, ...catalogRoutes, ...fleetRoutes, ...recordsRoutes]),
   ]),
   basepath: "/console",
   defaultPreload: "intent",

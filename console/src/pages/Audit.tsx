@@ -14,7 +14,7 @@ import { PlacePicker, usePlace } from "../parts/place";
 import { Status } from "../parts/Status";
 import { Ago, Clock } from "../parts/time";
 import { useTitle } from "../parts/title";
-import { Button, CommandLine, CopyButton, Empty, PageHead } from "../parts/ui";
+import { CommandLine, CopyButton, Empty, PageHead } from "../parts/ui";
 import { ACTOR_KINDS, type AuditSearch, OUTCOMES } from "../routes/records";
 
 type Row = Schemas["AuditView"];
@@ -194,9 +194,9 @@ function What({ row, place }: { row: Row; place: string | undefined }) {
         </Link>
         <CopyButton text={row.correlation_id} label="Copy the correlation id" />
         {(row.before || row.after) && (
-          <Button look="ghost" aria-expanded={isOpen} onClick={() => setOpen(!isOpen)}>
+          <button type="button" className="link" aria-expanded={isOpen} onClick={() => setOpen(!isOpen)}>
             {isOpen ? "Hide the change" : "Show the change"}
-          </Button>
+          </button>
         )}
       </div>
       {isOpen && <JsonDiff before={row.before} after={row.after} />}

@@ -141,7 +141,7 @@ function Subject({ event }: { event: EventView }) {
 interface Entry {
   id: string;
   at: string;
-  kind: "event" | "audit";
+  kind: "event" | "audit" | "task";
   text: string;
   subject: string;
   outcome?: string;
@@ -160,7 +160,7 @@ function Followed({ place, correlation }: { place: Place; correlation: string })
       (each): Entry => ({
         id: each.id,
         at: each.occurred_at,
-        kind: "event",
+        kind: each.noun === "task" ? "task" : "event",
         text: each.type,
         subject: each.subject_id,
         data: each.data,
@@ -202,7 +202,7 @@ function Followed({ place, correlation }: { place: Place; correlation: string })
               <span className="w-16 text-right font-mono text-xs text-muted tabular-nums">
                 +{duration(Date.parse(each.at) - Date.parse(first.at))}
               </span>
-              <span className="w-12 text-xs text-muted">{each.text.startsWith("task.") ? "task" : each.kind}</span>
+              <span className="w-12 text-xs text-muted">{each.kind}</span>
               <details className="min-w-0 flex-1">
                 <summary className="break-words">
                   <span className="font-medium">{each.text}</span>{" "}

@@ -123,7 +123,7 @@ function Slots({ node }: { node: NodeDetail }) {
                 <td className="px-4 py-2 tabular-nums">{each.index}</td>
                 <td className="px-4 py-2">
                   {each.gpu_model}
-                  {each.simulated && <span className="text-muted"> simulated</span>}
+                  {each.simulated && each.gpu_model !== "simulated" && <span className="text-muted"> simulated</span>}
                 </td>
                 <td className="px-4 py-2 tabular-nums">{Math.round(each.memory_bytes / GIB)} GiB</td>
                 <td className="px-4 py-2 tabular-nums">{each.numa}</td>

@@ -184,8 +184,8 @@ function Touched({ held, move }: { held: Held[]; move: Move }) {
       <ul className="mt-1 max-h-40 space-y-0.5 overflow-y-auto text-xs">
         {held.map((each) => (
           <li key={each.id}>
-            {names.get(each.tenant_id) ?? each.tenant_id}: {each.gpu_count} GPUs, {each.status.replaceAll("_", " ")},{" "}
-            <span className="font-mono">{each.id}</span>
+            {names.get(each.tenant_id) ?? each.tenant_id}: {each.gpu_count} {each.gpu_count === 1 ? "GPU" : "GPUs"},{" "}
+            {each.status.replaceAll("_", " ")}, <span className="font-mono">{each.id}</span>
           </li>
         ))}
       </ul>

@@ -15,9 +15,34 @@ pytestmark = pytest.mark.real_part("browser")
 NAVIGATION = Path("console/src/navigation.ts")
 PICTURES = Path(".test-output/console")
 WIDE, NARROW = {"width": 1440, "height": 900}, {"width": 390, "height": 844}
-PAGES = ("/", "/catalog", "/launch/hello", "/workloads")
+PAGES = (
+    "/",
+    "/catalog",
+    "/launch/hello",
+    "/workloads",
+    "/allocations",
+    "/allocations/explain",
+    "/artifacts",
+    "/policy",
+    "/entitlements",
+    "/audit",
+    "/events",
+    "/webhooks",
+    "/break-glass",
+)
 """What a tenant's admin opens."""
-STAFF_PAGES = ("/",)
+STAFF_PAGES = (
+    "/",
+    "/nodes",
+    "/nodes?view=table",
+    "/nodes?view=tokens",
+    "/artifacts",
+    "/policy",
+    "/audit",
+    "/events",
+    "/webhooks",
+    "/break-glass",
+)
 """What the platform's staff opens."""
 TABS = ("overview", "timeline", "members", "operations", "logs", "receipts")
 

@@ -54,6 +54,7 @@ async def test_the_lists_of_a_project_and_of_its_tenant_filter_and_sort_alike(
     assert row is not None
     why = {"failed_at": context().now, "failure_code": "adapter_error", "failure_detail": "it broke"}
     await launching.write(move_instance(context(), row, InstanceTrigger.FAIL, "runtime.report", **why))
+    used = await connection.fetchval("SELECT allocation_id FROM member WHERE instance_id = $1 LIMIT 1", well["id"])
     every = [each["name"] for each in (well, unwell, blocked, failed, new)]
     rows: list[tuple[dict[str, Any], list[str]]] = [
         ({}, every),
@@ -66,6 +67,8 @@ async def test_the_lists_of_a_project_and_of_its_tenant_filter_and_sort_alike(
         ({"needs_attention": "true"}, ["train-unwell", "serve-blocked", "serve-failed"]),
         ({"needs_attention": "false"}, ["train-well", "serve-new"]),
         ({"needs_attention": "true", "status": "failed"}, ["serve-failed"]),
+        ({"allocation_id": used}, ["train-well"]),
+        ({"allocation_id": "alc_none"}, []),
     ]
     of_tenant = f"/api/v1/tenants/{launching.publisher.tenant.id}/app-instances"
     for path in (launching.path, of_tenant):
