@@ -1321,12 +1321,12 @@ class SyncMethods:
     def iter_platform_attention_items(self, *, limit: int | None = None, severity: str | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.AttentionItem, None, None]:
         """List what needs an operator, worst first: silent nodes, failed teardowns, missing adapters, failing launches; iterates over all pages, and stops after `most` items if that is given."""
 
-    def list_platform_audit(self, *, cursor: str | None = None, limit: int | None = None, correlation_id: str | None = None, actor_id: str | None = None, action: str | None = None, outcome: str | None = None, actor_kind: str | None = None, options: CallOptions = UNCHANGED) -> models.AuditPage:
+    def list_platform_audit(self, *, cursor: str | None = None, limit: int | None = None, correlation_id: str | None = None, actor_id: str | None = None, action: str | None = None, outcome: str | None = None, actor_kind: str | None = None, subject_id: str | None = None, since: datetime | None = None, until: datetime | None = None, options: CallOptions = UNCHANGED) -> models.AuditPage:
         """Read the audit trail, newest first.
 
         Needs the action `audit.read`."""
 
-    def iter_platform_audit(self, *, limit: int | None = None, correlation_id: str | None = None, actor_id: str | None = None, action: str | None = None, outcome: str | None = None, actor_kind: str | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.Audit, None, None]:
+    def iter_platform_audit(self, *, limit: int | None = None, correlation_id: str | None = None, actor_id: str | None = None, action: str | None = None, outcome: str | None = None, actor_kind: str | None = None, subject_id: str | None = None, since: datetime | None = None, until: datetime | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.Audit, None, None]:
         """Read the audit trail, newest first; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_platform_audit_links(self, *, after: int | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.AuditLinkPage:
@@ -1461,12 +1461,12 @@ class SyncMethods:
     def iter_project_attention_items(self, project_id: str, *, limit: int | None = None, severity: str | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.AttentionItem, None, None]:
         """List what needs somebody, worst first: failed and blocked things, budgets, late usage, keys that expire; iterates over all pages, and stops after `most` items if that is given."""
 
-    def list_project_audit(self, project_id: str, *, cursor: str | None = None, limit: int | None = None, correlation_id: str | None = None, actor_id: str | None = None, action: str | None = None, outcome: str | None = None, actor_kind: str | None = None, options: CallOptions = UNCHANGED) -> models.AuditPage:
+    def list_project_audit(self, project_id: str, *, cursor: str | None = None, limit: int | None = None, correlation_id: str | None = None, actor_id: str | None = None, action: str | None = None, outcome: str | None = None, actor_kind: str | None = None, subject_id: str | None = None, since: datetime | None = None, until: datetime | None = None, options: CallOptions = UNCHANGED) -> models.AuditPage:
         """Read the audit trail, newest first.
 
         Needs the action `audit.read`."""
 
-    def iter_project_audit(self, project_id: str, *, limit: int | None = None, correlation_id: str | None = None, actor_id: str | None = None, action: str | None = None, outcome: str | None = None, actor_kind: str | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.Audit, None, None]:
+    def iter_project_audit(self, project_id: str, *, limit: int | None = None, correlation_id: str | None = None, actor_id: str | None = None, action: str | None = None, outcome: str | None = None, actor_kind: str | None = None, subject_id: str | None = None, since: datetime | None = None, until: datetime | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.Audit, None, None]:
         """Read the audit trail, newest first; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_project_budgets(self, project_id: str, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.BudgetStandingPage:
@@ -1692,12 +1692,12 @@ class SyncMethods:
     def iter_tenant_attention_items(self, tenant_id: str, *, limit: int | None = None, severity: str | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.AttentionItem, None, None]:
         """List what needs somebody, worst first: failed and blocked things, budgets, late usage, keys that expire; iterates over all pages, and stops after `most` items if that is given."""
 
-    def list_tenant_audit(self, tenant_id: str, *, cursor: str | None = None, limit: int | None = None, correlation_id: str | None = None, actor_id: str | None = None, action: str | None = None, outcome: str | None = None, actor_kind: str | None = None, options: CallOptions = UNCHANGED) -> models.AuditPage:
+    def list_tenant_audit(self, tenant_id: str, *, cursor: str | None = None, limit: int | None = None, correlation_id: str | None = None, actor_id: str | None = None, action: str | None = None, outcome: str | None = None, actor_kind: str | None = None, subject_id: str | None = None, since: datetime | None = None, until: datetime | None = None, options: CallOptions = UNCHANGED) -> models.AuditPage:
         """Read the audit trail, newest first.
 
         Needs the action `audit.read`."""
 
-    def iter_tenant_audit(self, tenant_id: str, *, limit: int | None = None, correlation_id: str | None = None, actor_id: str | None = None, action: str | None = None, outcome: str | None = None, actor_kind: str | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.Audit, None, None]:
+    def iter_tenant_audit(self, tenant_id: str, *, limit: int | None = None, correlation_id: str | None = None, actor_id: str | None = None, action: str | None = None, outcome: str | None = None, actor_kind: str | None = None, subject_id: str | None = None, since: datetime | None = None, until: datetime | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.Audit, None, None]:
         """Read the audit trail, newest first; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_tenant_audit_links(self, tenant_id: str, *, after: int | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.AuditLinkPage:
@@ -3939,12 +3939,12 @@ class AsyncMethods:
     def iter_platform_attention_items(self, *, limit: int | None = None, severity: str | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.AttentionItem, None]:
         """List what needs an operator, worst first: silent nodes, failed teardowns, missing adapters, failing launches; iterates over all pages, and stops after `most` items if that is given."""
 
-    async def list_platform_audit(self, *, cursor: str | None = None, limit: int | None = None, correlation_id: str | None = None, actor_id: str | None = None, action: str | None = None, outcome: str | None = None, actor_kind: str | None = None, options: CallOptions = UNCHANGED) -> models.AuditPage:
+    async def list_platform_audit(self, *, cursor: str | None = None, limit: int | None = None, correlation_id: str | None = None, actor_id: str | None = None, action: str | None = None, outcome: str | None = None, actor_kind: str | None = None, subject_id: str | None = None, since: datetime | None = None, until: datetime | None = None, options: CallOptions = UNCHANGED) -> models.AuditPage:
         """Read the audit trail, newest first.
 
         Needs the action `audit.read`."""
 
-    def iter_platform_audit(self, *, limit: int | None = None, correlation_id: str | None = None, actor_id: str | None = None, action: str | None = None, outcome: str | None = None, actor_kind: str | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.Audit, None]:
+    def iter_platform_audit(self, *, limit: int | None = None, correlation_id: str | None = None, actor_id: str | None = None, action: str | None = None, outcome: str | None = None, actor_kind: str | None = None, subject_id: str | None = None, since: datetime | None = None, until: datetime | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.Audit, None]:
         """Read the audit trail, newest first; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_platform_audit_links(self, *, after: int | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.AuditLinkPage:
@@ -4079,12 +4079,12 @@ class AsyncMethods:
     def iter_project_attention_items(self, project_id: str, *, limit: int | None = None, severity: str | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.AttentionItem, None]:
         """List what needs somebody, worst first: failed and blocked things, budgets, late usage, keys that expire; iterates over all pages, and stops after `most` items if that is given."""
 
-    async def list_project_audit(self, project_id: str, *, cursor: str | None = None, limit: int | None = None, correlation_id: str | None = None, actor_id: str | None = None, action: str | None = None, outcome: str | None = None, actor_kind: str | None = None, options: CallOptions = UNCHANGED) -> models.AuditPage:
+    async def list_project_audit(self, project_id: str, *, cursor: str | None = None, limit: int | None = None, correlation_id: str | None = None, actor_id: str | None = None, action: str | None = None, outcome: str | None = None, actor_kind: str | None = None, subject_id: str | None = None, since: datetime | None = None, until: datetime | None = None, options: CallOptions = UNCHANGED) -> models.AuditPage:
         """Read the audit trail, newest first.
 
         Needs the action `audit.read`."""
 
-    def iter_project_audit(self, project_id: str, *, limit: int | None = None, correlation_id: str | None = None, actor_id: str | None = None, action: str | None = None, outcome: str | None = None, actor_kind: str | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.Audit, None]:
+    def iter_project_audit(self, project_id: str, *, limit: int | None = None, correlation_id: str | None = None, actor_id: str | None = None, action: str | None = None, outcome: str | None = None, actor_kind: str | None = None, subject_id: str | None = None, since: datetime | None = None, until: datetime | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.Audit, None]:
         """Read the audit trail, newest first; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_project_budgets(self, project_id: str, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.BudgetStandingPage:
@@ -4310,12 +4310,12 @@ class AsyncMethods:
     def iter_tenant_attention_items(self, tenant_id: str, *, limit: int | None = None, severity: str | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.AttentionItem, None]:
         """List what needs somebody, worst first: failed and blocked things, budgets, late usage, keys that expire; iterates over all pages, and stops after `most` items if that is given."""
 
-    async def list_tenant_audit(self, tenant_id: str, *, cursor: str | None = None, limit: int | None = None, correlation_id: str | None = None, actor_id: str | None = None, action: str | None = None, outcome: str | None = None, actor_kind: str | None = None, options: CallOptions = UNCHANGED) -> models.AuditPage:
+    async def list_tenant_audit(self, tenant_id: str, *, cursor: str | None = None, limit: int | None = None, correlation_id: str | None = None, actor_id: str | None = None, action: str | None = None, outcome: str | None = None, actor_kind: str | None = None, subject_id: str | None = None, since: datetime | None = None, until: datetime | None = None, options: CallOptions = UNCHANGED) -> models.AuditPage:
         """Read the audit trail, newest first.
 
         Needs the action `audit.read`."""
 
-    def iter_tenant_audit(self, tenant_id: str, *, limit: int | None = None, correlation_id: str | None = None, actor_id: str | None = None, action: str | None = None, outcome: str | None = None, actor_kind: str | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.Audit, None]:
+    def iter_tenant_audit(self, tenant_id: str, *, limit: int | None = None, correlation_id: str | None = None, actor_id: str | None = None, action: str | None = None, outcome: str | None = None, actor_kind: str | None = None, subject_id: str | None = None, since: datetime | None = None, until: datetime | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.Audit, None]:
         """Read the audit trail, newest first; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_tenant_audit_links(self, tenant_id: str, *, after: int | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.AuditLinkPage:

@@ -31,7 +31,15 @@ export function Artifact() {
 }
 
 function nameOf({ location, labels }: ArtifactView): string {
-  return labels.name ?? location.split("@")[0]?.split("/").pop() ?? location;
+  return (
+    labels.name ??
+    location
+      .split("@")[0]
+      ?.replace(/^file:/, "")
+      .split("/")
+      .pop() ??
+    location
+  );
 }
 
 interface PartProps {

@@ -63,7 +63,12 @@ interface Asked {
 
 /** The repository and the first of its digest: enough to know it, short enough for a card. */
 export function shortName({ location, digest, labels }: Artifact): string {
-  const last = location.split("@")[0]?.split("/").pop() ?? location;
+  const last =
+    location
+      .split("@")[0]
+      ?.replace(/^file:/, "")
+      .split("/")
+      .pop() ?? location;
   return labels.name ?? `${last} ${digest.split(":").pop()?.slice(0, 8)}`;
 }
 

@@ -237,22 +237,24 @@ function Verdicts({ answer }: { answer: Schemas["ExplainedView"] }) {
         {answer.decided_by && ` by the layer of the ${LAYERS[answer.decided_by].toLowerCase()}`}
       </p>
       <p className="break-words">{answer.reason}</p>
-      <ul className="divide-y divide-line rounded-md border border-line">
-        {answer.answers.map((each) => (
-          <li
-            key={`${each.layer} ${each.subject} ${each.value} ${each.reason}`}
-            className="flex flex-wrap gap-x-3 px-3 py-2 text-xs"
-          >
-            <span className={`w-14 font-medium ${each.allowed ? "text-good" : "text-bad"}`}>
-              {each.allowed ? "allows" : "denies"}
-            </span>
-            <span className="w-20">{each.layer ? LAYERS[each.layer] : "no layer"}</span>
-            <span className="min-w-0 flex-1 break-words text-muted">
-              {each.subject} {each.value}: {each.reason}
-            </span>
-          </li>
-        ))}
-      </ul>
+      {answer.answers.length > 0 && (
+        <ul className="divide-y divide-line rounded-md border border-line">
+          {answer.answers.map((each) => (
+            <li
+              key={`${each.layer} ${each.subject} ${each.value} ${each.reason}`}
+              className="flex flex-wrap gap-x-3 px-3 py-2 text-xs"
+            >
+              <span className={`w-14 font-medium ${each.allowed ? "text-good" : "text-bad"}`}>
+                {each.allowed ? "allows" : "denies"}
+              </span>
+              <span className="w-20">{each.layer ? LAYERS[each.layer] : "no layer"}</span>
+              <span className="min-w-0 flex-1 break-words text-muted">
+                {each.subject} {each.value}: {each.reason}
+              </span>
+            </li>
+          ))}
+        </ul>
+      )}
     </>
   );
 }

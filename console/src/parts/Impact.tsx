@@ -11,15 +11,20 @@ interface ImpactProps {
 }
 
 const REACTIONS: [keyof Schemas["ImpactReactions"], string][] = [
-  ["notify", "projects are notified"],
-  ["refuse", "refuse actions and attachments"],
-  ["drain", "drain their members"],
-  ["stop", "are stopped"],
+  ["notify", "the project is notified"],
+  ["refuse", "actions and attachments are refused"],
+  ["drain", "their members are drained"],
+  ["stop", "stopped"],
 ];
+
+/** `1 instance`, `2 instances`: the server names the nouns in the plural. */
+function counted(count: number, nouns: string): string {
+  return `${count} ${count === 1 ? nouns.replace(/s$/, "") : nouns}`;
+}
 
 export function Impact({ impact }: ImpactProps) {
   const { counts, reactions, instances, versions = [] } = impact;
-  const named = Object.entries(counts).map(([noun, count]) => `${count} ${noun}`);
+  const named = Object.entries(counts).map(([noun, count]) => counted(count, noun));
   const touched = REACTIONS.filter(([key]) => reactions[key] > 0);
   const isEmpty = counts.instances === 0 && versions.length === 0;
   return (
@@ -32,7 +37,7 @@ export function Impact({ impact }: ImpactProps) {
         <ul className="list-disc pl-5 text-xs">
           {touched.map(([key, text]) => (
             <li key={key}>
-              {reactions[key]} instances: {text}
+              {counted(reactions[key], "instances")}: {text}
             </li>
           ))}
         </ul>

@@ -61,7 +61,12 @@ function rulesOf(draft: Draft): Rules {
 /** What the server refuses, by field: each rule that widens a layer above, or the field that is not valid. */
 function errorsOf(error: unknown): Record<string, string> {
   if (!(error instanceof Problem)) return {};
-  const widenings = (error.details.widenings ?? []) as { field: string; value: unknown; reason: string; layer: string }[];
+  const widenings = (error.details.widenings ?? []) as {
+    field: string;
+    value: unknown;
+    reason: string;
+    layer: string;
+  }[];
   const found: Record<string, string> = {};
   for (const { field, value, reason, layer } of widenings)
     found[nameOf(field)] ??= `${value}: ${reason} (layer of the ${layer})`;

@@ -2,14 +2,13 @@
 
 import json
 import re
-from collections.abc import Iterator
+from base64 import b64encode
 
 import pytest
 from playwright.sync_api import expect
 
 from tests.e2e.browser.console_page import ConsolePage, trial_record
 from tests.e2e.browser.people import PASSWORD, signed_in
-from tests.e2e.trial_process import TrialProcess
 
 pytestmark = pytest.mark.real_part("browser")
 
@@ -18,16 +17,12 @@ STAFF = "admin@mooring.local"
 
 
 @pytest.fixture
-def staff(console: ConsolePage) -> Iterator[ConsolePage]:
+def staff(console: ConsolePage) -> ConsolePage:
     console.page.set_viewport_size({"width": 1440, "height": 900})
     console.go("/nodes")
     console.sign_in(trial_record(console.trial)["admin_password"], tenant="", email=STAFF)
     expect(console.page.get_by_role("heading", name="Nodes")).to_be_visible()
-    yield console
-
-
-def as_staff(trial: TrialProcess) -> dict[str, str]:
-    return {"email": STAFF, "password": trial_record(trial)["admin_password"]}
+    return console
 
 
 def test_staff_drains_a_node_and_sees_whom_it_touches(staff: ConsolePage) -> None:
@@ -46,36 +41,35 @@ def test_staff_drains_a_node_and_sees_whom_it_touches(staff: ConsolePage) -> Non
     expect(state).to_have_text(re.compile("ready"))
 
 
-def test_an_artifact_is_promoted_by_keyboard_and_its_revocation_shows_the_impact(staff: ConsolePage) -> None:
-    page, trial = staff.page, staff.trial
-    with signed_in(trial, as_staff(trial)) as client:
-        found = client.get("/platform/artifacts", params={"promotion": "active"}).raise_for_status().json()["items"]
-    artifact = found[0]
-    staff.go("/artifacts")
-    move = page.get_by_role("region", name="active").get_by_role("button", name=re.compile("^Move ")).first
-    move.focus()
-    page.keyboard.press("Enter")
+def test_an_artifact_is_promoted_by_keyboard(console: ConsolePage) -> None:
+    page, trial = console.page, console.trial
+    you = {"tenant": "try", "email": "you@try.local", "password": trial_record(trial)["user_password"]}
+    with signed_in(trial, you) as client:
+        tenant = client.get("/whoami").json()["tenant_id"]
+        upload = {"content_base64": b64encode(b"#!/bin/sh\n").decode(), "labels": {"name": "script"}}
+        client.post(f"/tenants/{tenant}/artifacts/upload", json=upload).raise_for_status()
+    console.go("/artifacts")
+    console.sign_in()
+    page.get_by_role("region", name="draft").get_by_role("button", name="Move script").press("Enter")
     dialog = page.get_by_role("dialog")
-    expect(dialog.get_by_role("radio")).to_have_count(len(artifact["allowed_moves"]))  # the lawful moves, and no other
-    dialog.get_by_role("radio", name=re.compile("deprecate")).press("Space")
-    dialog.get_by_label("Why there is no successor").fill(REASON)
+    dialog.get_by_role("radio", name=re.compile("stage")).press("Space")
     dialog.get_by_label("Reason").fill(REASON)
-    page.keyboard.press("Enter")
-    page.keyboard.press("Tab")
     dialog.get_by_role("button", name="Move it").press("Enter")
-    expect(dialog).to_have_count(0)
-    deprecated = page.get_by_role("region", name="deprecated")
-    expect(deprecated.get_by_role("link").first).to_be_visible()
-    deprecated.get_by_role("link").first.click()
+    expect(page.get_by_role("region", name="staged").get_by_role("link", name="script")).to_be_visible()
+
+
+def test_a_revocation_shows_first_what_it_affects(staff: ConsolePage) -> None:
+    page = staff.page
+    staff.go("/artifacts")
+    page.get_by_role("region", name="active").get_by_role("link").first.click()
     page.get_by_role("button", name="Revoke").click()
-    impact = page.get_by_role("dialog").get_by_role("region", name="What it affects")
-    expect(impact).to_contain_text(re.compile("It affects .* versions"))
-    page.get_by_role("dialog").get_by_role("button", name="Cancel").click()
-    with signed_in(trial, as_staff(trial)) as client:  # as it was, for the tests that come later
-        moved = client.get("/platform/artifacts", params={"promotion": "deprecated"}).json()["items"][0]
-        body = {"move": "rollback", "reason": REASON}
-        if "rollback" in moved["allowed_moves"]:
-            client.post(f"/platform/artifacts/{moved['id']}/promote", json=body).raise_for_status()
+    dialog = page.get_by_role("dialog")
+    expect(dialog.get_by_role("region", name="What it affects")).to_contain_text("version hello 1.0.0, active")
+    dialog.get_by_label("Reason").fill(REASON)
+    dialog.get_by_role("button", name="Revoke it").click()  # refused by the form: the box is not ticked
+    expect(dialog).to_be_visible()
+    dialog.get_by_role("button", name="Cancel").click()
+    expect(page.get_by_role("status", name="State")).to_contain_text("active")
 
 
 def test_a_denial_is_found_by_its_correlation_id(console: ConsolePage, viewer: str) -> None:

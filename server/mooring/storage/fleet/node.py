@@ -109,7 +109,9 @@ async def allocation_ids(database: Database, acting: Acting, node_id: str, limit
 
 async def counts(database: Database, acting: Acting, node_ids: Sequence[str]) -> dict[str, NodeUsageCounts]:
     rows = await database.fetch(acting, COUNTS, list(node_ids))
-    return {row["id"]: NodeUsageCounts(row["slots"], row["free"], row["allocations"], tuple(row["uses"])) for row in rows}
+    return {
+        row["id"]: NodeUsageCounts(row["slots"], row["free"], row["allocations"], tuple(row["uses"])) for row in rows
+    }
 
 
 async def silent(database: Database, seconds: float, limit: int) -> list[Node]:

@@ -45,7 +45,9 @@ class InstanceQuery(PageQuery):
         | None
     ) = None
     allocation_id: (
-        Annotated[str, Meta(max_length=60, pattern="^[a-z0-9_]+$", description="Only with a member on this allocation.")]
+        Annotated[
+            str, Meta(max_length=60, pattern="^[a-z0-9_]+$", description="Only with a member on this allocation.")
+        ]
         | None
     ) = None
     sort: Annotated[Literal["oldest", "newest"], Meta(description="Which instances are first.")] = "oldest"
