@@ -15,10 +15,10 @@ import { missing } from "./workload/verbs";
 
 export function Allocation() {
   const { id } = useParams({ from: "/shell/allocations/$id" });
-  const { project } = useProject(useSearch({ from: "/shell/allocations/$id" }).project);
+  const { project, isLoaded } = useProject(useSearch({ from: "/shell/allocations/$id" }).project);
   const found = useQuery(allocation(project?.id, id));
   useTitle(found.data?.name ?? "Allocation");
-  if (isProblem(found.error, 404)) return <NotFoundBody noun="allocation" />;
+  if (isProblem(found.error, 404) || (isLoaded && !project)) return <NotFoundBody noun="allocation" />;
   if (found.error && !found.data) return <ProblemBox error={found.error} retry={() => found.refetch()} />;
   if (!found.data) return <Skeleton rows={8} />;
   return <AllocationPage allocation={found.data} />;

@@ -1,7 +1,6 @@
 /** Who entered which tenant, when and why; and the way in, with a reason that the tenant reads too. */
 import { useQuery, useQueryClient } from "@tanstack/react-query";
 import { useNavigate, useSearch } from "@tanstack/react-router";
-import KeyRound from "lucide-react/icons/key-round";
 import { useState } from "react";
 import { answer, api, type Schemas } from "../api/client";
 import type { Place } from "../api/place";
@@ -28,10 +27,10 @@ export function BreakGlass() {
   const me = useQuery(whoAmI).data;
   if (!me) return <Skeleton />;
   const isStaff = me.platform_actions.length > 0;
-  return <Grants me={me} place={isStaff ? PLATFORM : { scope: "tenant", id: me.tenant_id ?? "" }} />;
+  return <Grants place={isStaff ? PLATFORM : { scope: "tenant", id: me.tenant_id ?? "" }} />;
 }
 
-function Grants({ me, place }: { me: Schemas["WhoAmI"]; place: Place }) {
+function Grants({ place }: { place: Place }) {
   const { cursor } = useSearch({ from: "/shell/break-glass" });
   const navigate = useNavigate({ from: "/break-glass" });
   const page = useQuery(breakGlass(place, cursor));
@@ -39,7 +38,6 @@ function Grants({ me, place }: { me: Schemas["WhoAmI"]; place: Place }) {
   const lack = useLack(place)("break_glass.open");
   const [isOpen, setOpen] = useState(false);
   const [made, setMade] = useState<Schemas["BreakGlassOpened"] | null>(null);
-  const active = (page.data?.items ?? []).filter((each) => each.user_id === me.id && isActive(each));
   return (
     <>
       <PageHead
@@ -52,17 +50,6 @@ function Grants({ me, place }: { me: Schemas["WhoAmI"]; place: Place }) {
           </Button>
         )}
       </PageHead>
-      {active.map((each) => (
-        <p
-          key={each.id}
-          role="status"
-          className="mb-4 flex items-center gap-2 rounded-md bg-bad-soft px-4 py-3 text-bad"
-        >
-          <KeyRound size={16} aria-hidden /> You can act in{" "}
-          {known.find((tenant) => tenant.id === each.tenant_id)?.slug ?? each.tenant_id} as{" "}
-          {each.role.replaceAll("_", " ")}; it ends <Ago at={each.expires_at} />.
-        </p>
-      ))}
       <DataTable
         label="Break-glass"
         columns={columns(new Map(known.map((each) => [each.id, each.slug])))}

@@ -8,7 +8,7 @@ import Moon from "lucide-react/icons/moon";
 import Search from "lucide-react/icons/search";
 import Sun from "lucide-react/icons/sun";
 import Close from "lucide-react/icons/x";
-import { useCallback, useEffect, useMemo, useState } from "react";
+import { lazy, Suspense, useCallback, useEffect, useMemo, useState } from "react";
 import { answer, api } from "../api/client";
 import { whoAmI } from "../api/queries/identity";
 import { groupsFor, type PageGroup } from "../navigation";
@@ -25,6 +25,8 @@ const THEMES: { theme: Theme; label: string; icon: typeof Sun }[] = [
   { theme: "light", label: "Light theme", icon: Sun },
   { theme: "dark", label: "Dark theme", icon: Moon },
 ];
+
+const BreakGlassBanner = lazy(async () => ({ default: (await import("./BreakGlassBanner")).BreakGlassBanner }));
 
 export function Shell() {
   const me = useQuery(whoAmI);
@@ -101,7 +103,14 @@ export function Shell() {
         ) : me.error ? (
           <ProblemBox error={me.error} retry={() => me.refetch()} />
         ) : (
-          <Outlet />
+          <>
+            {me.data.platform_actions.includes("break_glass.open") && (
+              <Suspense>
+                <BreakGlassBanner userId={me.data.id} />
+              </Suspense>
+            )}
+            <Outlet />
+          </>
         )}
       </main>
       {dialog === "palette" && <Palette pages={pages} close={close} />}

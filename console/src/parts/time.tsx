@@ -22,8 +22,13 @@ const relative = new Intl.RelativeTimeFormat("en", { numeric: "auto", style: "sh
 const exact = new Intl.DateTimeFormat("en-GB", { dateStyle: "medium", timeStyle: "long" });
 const clock = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit", second: "2-digit" });
 
+/** The time now, renewed every few seconds. */
+export function useNow(): number {
+  return useSyncExternalStore(subscribe, () => now);
+}
+
 export function Ago({ at }: { at: string }) {
-  const current = useSyncExternalStore(subscribe, () => now);
+  const current = useNow();
   const seconds = Math.round((new Date(at).getTime() - current) / 1_000);
   const unit = UNITS.find(([, size]) => Math.abs(seconds) >= size);
   const text = unit ? relative.format(Math.trunc(seconds / unit[1]), unit[0]) : "just now";
