@@ -53,6 +53,8 @@ REMOVALS: Final = 10
 REMOVAL_SECONDS: Final = 0.2
 LINE_MAX: Final = 2_000
 LOG_PATH: Final = "{{.HostConfig.LogConfig.Path}}"
+KERNEL_DIRECTORIES: Final = ("dev", "proc", "sys")
+"""runc uses files below these while it hides parts of the machine. A link in a volume would lead it to another file."""
 NETWORK: Final = "{{.HostConfig.NetworkMode}}"
 PID: Final = "{{.State.Pid}}"
 NODE: Final = "org.mooring.node"
@@ -360,6 +362,8 @@ class ContainerTasks:
     def _mount(self, owner: Owner, mount: task_arguments.MountArguments, user: str, base: int) -> str:
         if "," in mount.target:
             raise HostFailure("path_refused", f"{mount.target!r}: a mount target must not contain a comma")
+        if mount.target.split("/")[1] in KERNEL_DIRECTORIES:
+            raise HostFailure("path_refused", f"{mount.target!r}: a volume must not be in a directory of the kernel's")
         directory = self.volumes.provide(owner, mount.volume, writable=not mount.read_only)
         uid, _, gid = user.partition(":")
         place = hostile_files.open_directory(directory)

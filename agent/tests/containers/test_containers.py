@@ -310,6 +310,20 @@ async def test_an_artifact_in_a_volume_is_read_by_its_container_and_goes_with_it
     assert machine.containers.cache.path(image.layer_digest).exists(), "the cache keeps its own name of the bytes"
 
 
+async def test_a_volume_cannot_replace_a_directory_of_the_kernels(
+    machine: PodmanMachine, registry: RunningRegistry
+) -> None:
+    """With a link named `null` in a volume at /dev, files of the machine that are hidden in /proc were another file."""
+    image = busybox_image()
+    push(registry.url, REPOSITORY, image)
+    await machine.do("sandbox.create", CREATE)
+    for number, target in enumerate(("/dev", "/dev/null", "/proc", "/sys/fs")):
+        mounts = [{"volume": "data", "target": target}]
+        refused = await machine.do("container.launch", launch(registry, image, name=f"web{number}", mounts=mounts))
+        assert failure_code(refused) == "path_refused", target
+    assert await machine.containers.podman.containers({}) == []
+
+
 async def test_a_second_container_of_the_same_name_is_refused(
     machine: PodmanMachine, registry: RunningRegistry
 ) -> None:
