@@ -371,7 +371,8 @@ def route_rows(routes: Sequence[Route]) -> list[tuple[str, ...]]:
     for route in routes:
         start = _handler(route)
         commands = commands_of(start)
-        if route.method == "GET" or route.read_only or start in rows or not commands:
+        reads = route.method == "GET" and route.status != 303  # a browser that comes back from elsewhere can only GET
+        if reads or route.read_only or start in rows or not commands:
             continue
         verb = f"**{route.noun} {route.verb}**<br>`{route.method} {route.path.removeprefix(PREFIX)}`"
         rows[start] = _row(verb, start, commands)

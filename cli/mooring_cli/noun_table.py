@@ -125,6 +125,13 @@ NOUNS: dict[str, Noun] = {
         "list": ("list_exec_recordings",),
         "read": ("read_exec_recording",),
     }),
+    "identity-providers": Noun("identity-providers", "identity provider", {
+        "list": ("list_platform_identity_providers", "list_tenant_identity_providers"),
+        "get": ("get_platform_identity_provider", "get_tenant_identity_provider"),
+        "create": ("create_platform_identity_provider", "create_tenant_identity_provider"),
+        "update": ("update_platform_identity_provider", "update_tenant_identity_provider"),
+        "delete": ("delete_platform_identity_provider", "delete_tenant_identity_provider"),
+    }),
     "instances": Noun("instances", "instance", {
         "list": ("list_instances", "list_tenant_instances"),
         "get": ("get_instance",),
@@ -342,6 +349,7 @@ NOUNS: dict[str, Noun] = {
         "get": ("get_token",),
         "create": ("create_token",),
         "revoke": ("revoke_token",),
+        "end-other-sessions": ("end_other_sessions",),
     }),
     "user-tokens": Noun("user-tokens", "user token", {
         "list": ("list_platform_user_tokens", "list_tenant_user_tokens"),
@@ -366,6 +374,15 @@ NOUNS: dict[str, Noun] = {
         "rotate-key": ("rotate_platform_webhook_key", "rotate_project_webhook_key", "rotate_tenant_webhook_key"),
         "test": ("test_platform_webhook", "test_project_webhook", "test_tenant_webhook"),
     }),
+    "whoami": Noun("whoami", "whoami", {}, (
+        Noun("passkeys", "passkey", {
+            "list": ("list_passkeys",),
+            "delete": ("delete_passkey",),
+            "options": ("begin_passkey",),
+            "register": ("register_passkey",),
+            "rename": ("rename_passkey",),
+        }),
+    )),
     "workload-adapter": Noun("workload-adapter", "workload-adapter", {
         "get": ("get_workload_adapter",),
         "set-key": ("set_workload_adapter_key",),

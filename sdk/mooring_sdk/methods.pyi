@@ -47,6 +47,25 @@ class SyncMethods:
 
         Needs the action `node.approve`."""
 
+    def begin_passkey(self, *, options: CallOptions = UNCHANGED) -> models.PasskeyOptions:
+        """Read what the browser needs to make a passkey: a challenge for the caller, valid for five minutes, among others.
+
+        The passkey will belong to the host of the page; browsers make none for IP addresses.
+
+        Needs the action `self.update`."""
+
+    def begin_passkey_sign_in(self, *, options: CallOptions = UNCHANGED) -> models.PasskeyOptions:
+        """Read what the browser needs to sign somebody in with a passkey: a challenge, valid for five minutes.
+
+        Needs no token."""
+
+    def begin_provider_sign_in(self, *, identity_provider_id: str, to: str | None = None, options: CallOptions = UNCHANGED) -> models.ProviderSignInBegun:
+        """Begin to sign in at an identity provider: for pages of the console, which then go to the answer's address.
+
+        The answer stores a cookie that binds the sign-in to this browser for ten minutes.
+
+        Needs no token."""
+
     def cancel_operation(self, project_id: str, instance_id: str, operation_id: str, *, reason: str | None = None, options: CallOptions = UNCHANGED) -> models.Operation:
         """Ask an operation to end early; past the point of no return it may still succeed or fail.
 
@@ -194,6 +213,13 @@ class SyncMethods:
 
         Needs the action `artifact_source.update`."""
 
+    def create_platform_identity_provider(self, *, name: str, issuer: str, client_id: str, client_secret: str | None = None, scopes: list[str] | None = None, email_domains: list[str] | None = None, groups_claim: str | None = None, group_roles: list[models.GroupRoleBody] | None = None, create_users: bool | None = None, link_by_email: bool | None = None, vouches_for_email: bool | None = None, options: CallOptions = UNCHANGED) -> models.IdentityProvider:
+        """Set up an OpenID Connect provider that people of this place can sign in with.
+
+        The caller must hold every key of each role that a group gives. The answer has the redirect URI to register there.
+
+        Needs the action `identity_provider.update`."""
+
     def create_platform_membership(self, *, user_id: str, role: str, options: CallOptions = UNCHANGED) -> models.Membership:
         """Give a user a role in this place; nobody can grant more than they hold themselves.
 
@@ -299,6 +325,13 @@ class SyncMethods:
 
         Needs the action `artifact_source.update`."""
 
+    def create_tenant_identity_provider(self, tenant_id: str, *, name: str, issuer: str, client_id: str, client_secret: str | None = None, scopes: list[str] | None = None, email_domains: list[str] | None = None, groups_claim: str | None = None, group_roles: list[models.GroupRoleBody] | None = None, create_users: bool | None = None, link_by_email: bool | None = None, vouches_for_email: bool | None = None, options: CallOptions = UNCHANGED) -> models.IdentityProvider:
+        """Set up an OpenID Connect provider that people of this place can sign in with.
+
+        The caller must hold every key of each role that a group gives. The answer has the redirect URI to register there.
+
+        Needs the action `identity_provider.update`."""
+
     def create_tenant_membership(self, tenant_id: str, *, user_id: str, role: str, options: CallOptions = UNCHANGED) -> models.Membership:
         """Give a user a role in this place; nobody can grant more than they hold themselves.
 
@@ -354,10 +387,20 @@ class SyncMethods:
 
         Needs the action `instance.delete`."""
 
+    def delete_passkey(self, passkey_id: str, *, options: CallOptions = UNCHANGED) -> None:
+        """Delete one of the caller's passkeys; nobody can sign in with it any more.
+
+        Needs the action `self.update`."""
+
     def delete_platform_artifact_source(self, source_id: str, *, options: CallOptions = UNCHANGED) -> None:
         """Remove a source from the list; artifacts from it are not verified any more at their next use.
 
         Needs the action `artifact_source.update`."""
+
+    def delete_platform_identity_provider(self, identity_provider_id: str, *, options: CallOptions = UNCHANGED) -> None:
+        """Delete an identity provider; its users stay with their roles, and need another way to sign in.
+
+        Needs the action `identity_provider.update`."""
 
     def delete_platform_membership(self, membership_id: str, *, options: CallOptions = UNCHANGED) -> None:
         """Take a role away; the last admin of a place cannot be removed.
@@ -398,6 +441,11 @@ class SyncMethods:
         """Remove a source from the list; artifacts from it are not verified any more at their next use.
 
         Needs the action `artifact_source.update`."""
+
+    def delete_tenant_identity_provider(self, tenant_id: str, identity_provider_id: str, *, options: CallOptions = UNCHANGED) -> None:
+        """Delete an identity provider; its users stay with their roles, and need another way to sign in.
+
+        Needs the action `identity_provider.update`."""
 
     def delete_tenant_membership(self, tenant_id: str, membership_id: str, *, options: CallOptions = UNCHANGED) -> None:
         """Take a role away; the last admin of a place cannot be removed.
@@ -467,6 +515,11 @@ class SyncMethods:
         """Enable a user again.
 
         Needs the action `user.update`."""
+
+    def end_other_sessions(self, *, options: CallOptions = UNCHANGED) -> None:
+        """End every session of the caller except the one in use, and close their open streams; personal tokens stay.
+
+        Needs the action `self.update`."""
 
     def end_terminal(self, project_id: str, terminal_id: str, *, options: CallOptions = UNCHANGED) -> None:
         """End one of your terminals, with the command that runs in it.
@@ -714,6 +767,11 @@ class SyncMethods:
 
         Needs the action `outbox.read`."""
 
+    def get_platform_identity_provider(self, identity_provider_id: str, *, options: CallOptions = UNCHANGED) -> models.IdentityProvider:
+        """Read an identity provider, never its secret.
+
+        Needs the action `identity_provider.read`."""
+
     def get_platform_membership(self, membership_id: str, *, options: CallOptions = UNCHANGED) -> models.Membership:
         """Read a membership.
 
@@ -869,6 +927,13 @@ class SyncMethods:
 
         Needs the action `service_account.read`."""
 
+    def get_sign_in_methods(self, *, tenant: str | None = None, options: CallOptions = UNCHANGED) -> models.SignInMethods:
+        """Read how people of a tenant, or of the platform, can sign in.
+
+        A tenant that does not exist looks like one without providers.
+
+        Needs no token."""
+
     def get_sku(self, sku_id: str, *, options: CallOptions = UNCHANGED) -> models.Sku:
         """Read a SKU, offered or withdrawn.
 
@@ -956,6 +1021,11 @@ class SyncMethods:
         """Read a delivery.
 
         Needs the action `outbox.read`."""
+
+    def get_tenant_identity_provider(self, tenant_id: str, identity_provider_id: str, *, options: CallOptions = UNCHANGED) -> models.IdentityProvider:
+        """Read an identity provider, never its secret.
+
+        Needs the action `identity_provider.read`."""
 
     def get_tenant_membership(self, tenant_id: str, membership_id: str, *, options: CallOptions = UNCHANGED) -> models.Membership:
         """Read a membership.
@@ -1262,6 +1332,11 @@ class SyncMethods:
     def iter_operations(self, project_id: str, instance_id: str, *, limit: int | None = None, status: str | None = None, kind: str | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.Operation, None, None]:
         """List the operations of an instance, newest first, without read-only actions; iterates over all pages, and stops after `most` items if that is given."""
 
+    def list_passkeys(self, *, options: CallOptions = UNCHANGED) -> models.PasskeyPage:
+        """List the caller's passkeys; there are at most twenty.
+
+        Needs the action `self.read`."""
+
     def list_payments(self, tenant_id: str, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.PaymentPage:
         """List the payments and credits of a tenant.
 
@@ -1359,6 +1434,14 @@ class SyncMethods:
 
     def iter_platform_events(self, *, limit: int | None = None, correlation_id: str | None = None, app_instance_id: str | None = None, wait: float | None = None, newest: bool | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.Event, None, None]:
         """Read events in order, from the oldest stored one or from a cursor; `wait` waits for the first; iterates over all pages, and stops after `most` items if that is given."""
+
+    def list_platform_identity_providers(self, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.IdentityProviderPage:
+        """List the identity providers of a tenant, or of the platform, never their secrets.
+
+        Needs the action `identity_provider.read`."""
+
+    def iter_platform_identity_providers(self, *, limit: int | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.IdentityProvider, None, None]:
+        """List the identity providers of a tenant, or of the platform, never their secrets; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_platform_memberships(self, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.MembershipPage:
         """List who has which role in exactly this place, without the places above and below.
@@ -1739,6 +1822,14 @@ class SyncMethods:
     def iter_tenant_events(self, tenant_id: str, *, limit: int | None = None, correlation_id: str | None = None, app_instance_id: str | None = None, wait: float | None = None, newest: bool | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.Event, None, None]:
         """Read events in order, from the oldest stored one or from a cursor; `wait` waits for the first; iterates over all pages, and stops after `most` items if that is given."""
 
+    def list_tenant_identity_providers(self, tenant_id: str, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.IdentityProviderPage:
+        """List the identity providers of a tenant, or of the platform, never their secrets.
+
+        Needs the action `identity_provider.read`."""
+
+    def iter_tenant_identity_providers(self, tenant_id: str, *, limit: int | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.IdentityProvider, None, None]:
+        """List the identity providers of a tenant, or of the platform, never their secrets; iterates over all pages, and stops after `most` items if that is given."""
+
     def list_tenant_instances(self, tenant_id: str, *, cursor: str | None = None, limit: int | None = None, status: str | None = None, app: str | None = None, q: str | None = None, health: Any = None, needs_attention: bool | None = None, allocation_id: str | None = None, sort: Any = None, options: CallOptions = UNCHANGED) -> models.InstancePage:
         """List the instances of all projects of a tenant, oldest first; stopped ones stay readable.
 
@@ -1899,6 +1990,11 @@ class SyncMethods:
 
         Needs no token."""
 
+    def open_browser_session_with_passkey(self, *, credential_id: str, client_data: str, authenticator_data: str, signature: str, user_handle: str | None = None, options: CallOptions = UNCHANGED) -> models.BrowserSession:
+        """Sign a person in with a passkey, and store the session in a cookie that no script can read.
+
+        Needs no token."""
+
     def open_endpoint(self, project_id: str, endpoint_id: str, *, options: CallOptions = UNCHANGED) -> models.Link:
         """Get a link that opens this endpoint in a browser.
 
@@ -2029,6 +2125,11 @@ class SyncMethods:
 
         Needs the action `usage.report`."""
 
+    def register_passkey(self, *, name: str, credential_id: str, client_data: str, attestation: str, transports: list[str] | None = None, options: CallOptions = UNCHANGED) -> models.Passkey:
+        """Store a passkey that an authenticator made for the caller; only a session can, and no personal token.
+
+        Needs the action `self.update`."""
+
     def register_platform_artifact(self, *, kind: str, location: str, digest: str, wait: float | None = None, labels: dict[str, str] | None = None, options: CallOptions = UNCHANGED) -> models.Artifact:
         """Register a digest, which the source must have.
 
@@ -2095,6 +2196,11 @@ class SyncMethods:
         """Stop trusting a key immediately; if signatures are required, artifacts that only it signed are not verified.
 
         Needs the action `signer_key.update`."""
+
+    def rename_passkey(self, passkey_id: str, *, name: str, options: CallOptions = UNCHANGED) -> models.Passkey:
+        """Give one of the caller's passkeys another name.
+
+        Needs the action `self.update`."""
 
     def repair_instance(self, project_id: str, instance_id: str, *, scope: str | None = None, member_id: str | None = None, options: CallOptions = UNCHANGED) -> models.Operation:
         """Let the adapter rebuild what is broken: everything, the control plane, or one member.
@@ -2464,6 +2570,11 @@ class SyncMethods:
 
         Needs the action `app.update`."""
 
+    def update_platform_identity_provider(self, identity_provider_id: str, *, name: str | None = None, client_id: str | None = None, client_secret: str | None = None, scopes: list[str] | None = None, email_domains: list[str] | None = None, groups_claim: str | None = None, group_roles: list[models.GroupRoleBody] | None = None, create_users: bool | None = None, link_by_email: bool | None = None, vouches_for_email: bool | None = None, disabled: bool | None = None, revision: int | None = None, options: CallOptions = UNCHANGED) -> models.IdentityProvider:
+        """Change, disable or enable an identity provider; what it gave before stays until its users sign in again.
+
+        Needs the action `identity_provider.update`."""
+
     def update_platform_policy(self, *, rules: models.RulesBody, reason: str, revision: int | None = None, options: CallOptions = UNCHANGED) -> models.Policy:
         """Replace all rules of this place's layer; they take effect with the next decision.
 
@@ -2555,6 +2666,11 @@ class SyncMethods:
         the instances and releases the allocations. A project's budget is at most its tenant's.
 
         Needs the action `billing.budget.update`."""
+
+    def update_tenant_identity_provider(self, tenant_id: str, identity_provider_id: str, *, name: str | None = None, client_id: str | None = None, client_secret: str | None = None, scopes: list[str] | None = None, email_domains: list[str] | None = None, groups_claim: str | None = None, group_roles: list[models.GroupRoleBody] | None = None, create_users: bool | None = None, link_by_email: bool | None = None, vouches_for_email: bool | None = None, disabled: bool | None = None, revision: int | None = None, options: CallOptions = UNCHANGED) -> models.IdentityProvider:
+        """Change, disable or enable an identity provider; what it gave before stays until its users sign in again.
+
+        Needs the action `identity_provider.update`."""
 
     def update_tenant_policy(self, tenant_id: str, *, rules: models.RulesBody, reason: str, revision: int | None = None, options: CallOptions = UNCHANGED) -> models.Policy:
         """Replace all rules of this place's layer; they take effect with the next decision.
@@ -2664,6 +2780,25 @@ class AsyncMethods:
         """Accept a machine that waits for approval, as it reports itself; it takes work from now on.
 
         Needs the action `node.approve`."""
+
+    async def begin_passkey(self, *, options: CallOptions = UNCHANGED) -> models.PasskeyOptions:
+        """Read what the browser needs to make a passkey: a challenge for the caller, valid for five minutes, among others.
+
+        The passkey will belong to the host of the page; browsers make none for IP addresses.
+
+        Needs the action `self.update`."""
+
+    async def begin_passkey_sign_in(self, *, options: CallOptions = UNCHANGED) -> models.PasskeyOptions:
+        """Read what the browser needs to sign somebody in with a passkey: a challenge, valid for five minutes.
+
+        Needs no token."""
+
+    async def begin_provider_sign_in(self, *, identity_provider_id: str, to: str | None = None, options: CallOptions = UNCHANGED) -> models.ProviderSignInBegun:
+        """Begin to sign in at an identity provider: for pages of the console, which then go to the answer's address.
+
+        The answer stores a cookie that binds the sign-in to this browser for ten minutes.
+
+        Needs no token."""
 
     async def cancel_operation(self, project_id: str, instance_id: str, operation_id: str, *, reason: str | None = None, options: CallOptions = UNCHANGED) -> models.Operation:
         """Ask an operation to end early; past the point of no return it may still succeed or fail.
@@ -2812,6 +2947,13 @@ class AsyncMethods:
 
         Needs the action `artifact_source.update`."""
 
+    async def create_platform_identity_provider(self, *, name: str, issuer: str, client_id: str, client_secret: str | None = None, scopes: list[str] | None = None, email_domains: list[str] | None = None, groups_claim: str | None = None, group_roles: list[models.GroupRoleBody] | None = None, create_users: bool | None = None, link_by_email: bool | None = None, vouches_for_email: bool | None = None, options: CallOptions = UNCHANGED) -> models.IdentityProvider:
+        """Set up an OpenID Connect provider that people of this place can sign in with.
+
+        The caller must hold every key of each role that a group gives. The answer has the redirect URI to register there.
+
+        Needs the action `identity_provider.update`."""
+
     async def create_platform_membership(self, *, user_id: str, role: str, options: CallOptions = UNCHANGED) -> models.Membership:
         """Give a user a role in this place; nobody can grant more than they hold themselves.
 
@@ -2917,6 +3059,13 @@ class AsyncMethods:
 
         Needs the action `artifact_source.update`."""
 
+    async def create_tenant_identity_provider(self, tenant_id: str, *, name: str, issuer: str, client_id: str, client_secret: str | None = None, scopes: list[str] | None = None, email_domains: list[str] | None = None, groups_claim: str | None = None, group_roles: list[models.GroupRoleBody] | None = None, create_users: bool | None = None, link_by_email: bool | None = None, vouches_for_email: bool | None = None, options: CallOptions = UNCHANGED) -> models.IdentityProvider:
+        """Set up an OpenID Connect provider that people of this place can sign in with.
+
+        The caller must hold every key of each role that a group gives. The answer has the redirect URI to register there.
+
+        Needs the action `identity_provider.update`."""
+
     async def create_tenant_membership(self, tenant_id: str, *, user_id: str, role: str, options: CallOptions = UNCHANGED) -> models.Membership:
         """Give a user a role in this place; nobody can grant more than they hold themselves.
 
@@ -2972,10 +3121,20 @@ class AsyncMethods:
 
         Needs the action `instance.delete`."""
 
+    async def delete_passkey(self, passkey_id: str, *, options: CallOptions = UNCHANGED) -> None:
+        """Delete one of the caller's passkeys; nobody can sign in with it any more.
+
+        Needs the action `self.update`."""
+
     async def delete_platform_artifact_source(self, source_id: str, *, options: CallOptions = UNCHANGED) -> None:
         """Remove a source from the list; artifacts from it are not verified any more at their next use.
 
         Needs the action `artifact_source.update`."""
+
+    async def delete_platform_identity_provider(self, identity_provider_id: str, *, options: CallOptions = UNCHANGED) -> None:
+        """Delete an identity provider; its users stay with their roles, and need another way to sign in.
+
+        Needs the action `identity_provider.update`."""
 
     async def delete_platform_membership(self, membership_id: str, *, options: CallOptions = UNCHANGED) -> None:
         """Take a role away; the last admin of a place cannot be removed.
@@ -3016,6 +3175,11 @@ class AsyncMethods:
         """Remove a source from the list; artifacts from it are not verified any more at their next use.
 
         Needs the action `artifact_source.update`."""
+
+    async def delete_tenant_identity_provider(self, tenant_id: str, identity_provider_id: str, *, options: CallOptions = UNCHANGED) -> None:
+        """Delete an identity provider; its users stay with their roles, and need another way to sign in.
+
+        Needs the action `identity_provider.update`."""
 
     async def delete_tenant_membership(self, tenant_id: str, membership_id: str, *, options: CallOptions = UNCHANGED) -> None:
         """Take a role away; the last admin of a place cannot be removed.
@@ -3085,6 +3249,11 @@ class AsyncMethods:
         """Enable a user again.
 
         Needs the action `user.update`."""
+
+    async def end_other_sessions(self, *, options: CallOptions = UNCHANGED) -> None:
+        """End every session of the caller except the one in use, and close their open streams; personal tokens stay.
+
+        Needs the action `self.update`."""
 
     async def end_terminal(self, project_id: str, terminal_id: str, *, options: CallOptions = UNCHANGED) -> None:
         """End one of your terminals, with the command that runs in it.
@@ -3332,6 +3501,11 @@ class AsyncMethods:
 
         Needs the action `outbox.read`."""
 
+    async def get_platform_identity_provider(self, identity_provider_id: str, *, options: CallOptions = UNCHANGED) -> models.IdentityProvider:
+        """Read an identity provider, never its secret.
+
+        Needs the action `identity_provider.read`."""
+
     async def get_platform_membership(self, membership_id: str, *, options: CallOptions = UNCHANGED) -> models.Membership:
         """Read a membership.
 
@@ -3487,6 +3661,13 @@ class AsyncMethods:
 
         Needs the action `service_account.read`."""
 
+    async def get_sign_in_methods(self, *, tenant: str | None = None, options: CallOptions = UNCHANGED) -> models.SignInMethods:
+        """Read how people of a tenant, or of the platform, can sign in.
+
+        A tenant that does not exist looks like one without providers.
+
+        Needs no token."""
+
     async def get_sku(self, sku_id: str, *, options: CallOptions = UNCHANGED) -> models.Sku:
         """Read a SKU, offered or withdrawn.
 
@@ -3574,6 +3755,11 @@ class AsyncMethods:
         """Read a delivery.
 
         Needs the action `outbox.read`."""
+
+    async def get_tenant_identity_provider(self, tenant_id: str, identity_provider_id: str, *, options: CallOptions = UNCHANGED) -> models.IdentityProvider:
+        """Read an identity provider, never its secret.
+
+        Needs the action `identity_provider.read`."""
 
     async def get_tenant_membership(self, tenant_id: str, membership_id: str, *, options: CallOptions = UNCHANGED) -> models.Membership:
         """Read a membership.
@@ -3880,6 +4066,11 @@ class AsyncMethods:
     def iter_operations(self, project_id: str, instance_id: str, *, limit: int | None = None, status: str | None = None, kind: str | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.Operation, None]:
         """List the operations of an instance, newest first, without read-only actions; iterates over all pages, and stops after `most` items if that is given."""
 
+    async def list_passkeys(self, *, options: CallOptions = UNCHANGED) -> models.PasskeyPage:
+        """List the caller's passkeys; there are at most twenty.
+
+        Needs the action `self.read`."""
+
     async def list_payments(self, tenant_id: str, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.PaymentPage:
         """List the payments and credits of a tenant.
 
@@ -3977,6 +4168,14 @@ class AsyncMethods:
 
     def iter_platform_events(self, *, limit: int | None = None, correlation_id: str | None = None, app_instance_id: str | None = None, wait: float | None = None, newest: bool | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.Event, None]:
         """Read events in order, from the oldest stored one or from a cursor; `wait` waits for the first; iterates over all pages, and stops after `most` items if that is given."""
+
+    async def list_platform_identity_providers(self, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.IdentityProviderPage:
+        """List the identity providers of a tenant, or of the platform, never their secrets.
+
+        Needs the action `identity_provider.read`."""
+
+    def iter_platform_identity_providers(self, *, limit: int | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.IdentityProvider, None]:
+        """List the identity providers of a tenant, or of the platform, never their secrets; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_platform_memberships(self, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.MembershipPage:
         """List who has which role in exactly this place, without the places above and below.
@@ -4357,6 +4556,14 @@ class AsyncMethods:
     def iter_tenant_events(self, tenant_id: str, *, limit: int | None = None, correlation_id: str | None = None, app_instance_id: str | None = None, wait: float | None = None, newest: bool | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.Event, None]:
         """Read events in order, from the oldest stored one or from a cursor; `wait` waits for the first; iterates over all pages, and stops after `most` items if that is given."""
 
+    async def list_tenant_identity_providers(self, tenant_id: str, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.IdentityProviderPage:
+        """List the identity providers of a tenant, or of the platform, never their secrets.
+
+        Needs the action `identity_provider.read`."""
+
+    def iter_tenant_identity_providers(self, tenant_id: str, *, limit: int | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.IdentityProvider, None]:
+        """List the identity providers of a tenant, or of the platform, never their secrets; iterates over all pages, and stops after `most` items if that is given."""
+
     async def list_tenant_instances(self, tenant_id: str, *, cursor: str | None = None, limit: int | None = None, status: str | None = None, app: str | None = None, q: str | None = None, health: Any = None, needs_attention: bool | None = None, allocation_id: str | None = None, sort: Any = None, options: CallOptions = UNCHANGED) -> models.InstancePage:
         """List the instances of all projects of a tenant, oldest first; stopped ones stay readable.
 
@@ -4517,6 +4724,11 @@ class AsyncMethods:
 
         Needs no token."""
 
+    async def open_browser_session_with_passkey(self, *, credential_id: str, client_data: str, authenticator_data: str, signature: str, user_handle: str | None = None, options: CallOptions = UNCHANGED) -> models.BrowserSession:
+        """Sign a person in with a passkey, and store the session in a cookie that no script can read.
+
+        Needs no token."""
+
     async def open_endpoint(self, project_id: str, endpoint_id: str, *, options: CallOptions = UNCHANGED) -> models.Link:
         """Get a link that opens this endpoint in a browser.
 
@@ -4647,6 +4859,11 @@ class AsyncMethods:
 
         Needs the action `usage.report`."""
 
+    async def register_passkey(self, *, name: str, credential_id: str, client_data: str, attestation: str, transports: list[str] | None = None, options: CallOptions = UNCHANGED) -> models.Passkey:
+        """Store a passkey that an authenticator made for the caller; only a session can, and no personal token.
+
+        Needs the action `self.update`."""
+
     async def register_platform_artifact(self, *, kind: str, location: str, digest: str, wait: float | None = None, labels: dict[str, str] | None = None, options: CallOptions = UNCHANGED) -> models.Artifact:
         """Register a digest, which the source must have.
 
@@ -4713,6 +4930,11 @@ class AsyncMethods:
         """Stop trusting a key immediately; if signatures are required, artifacts that only it signed are not verified.
 
         Needs the action `signer_key.update`."""
+
+    async def rename_passkey(self, passkey_id: str, *, name: str, options: CallOptions = UNCHANGED) -> models.Passkey:
+        """Give one of the caller's passkeys another name.
+
+        Needs the action `self.update`."""
 
     async def repair_instance(self, project_id: str, instance_id: str, *, scope: str | None = None, member_id: str | None = None, options: CallOptions = UNCHANGED) -> models.Operation:
         """Let the adapter rebuild what is broken: everything, the control plane, or one member.
@@ -5082,6 +5304,11 @@ class AsyncMethods:
 
         Needs the action `app.update`."""
 
+    async def update_platform_identity_provider(self, identity_provider_id: str, *, name: str | None = None, client_id: str | None = None, client_secret: str | None = None, scopes: list[str] | None = None, email_domains: list[str] | None = None, groups_claim: str | None = None, group_roles: list[models.GroupRoleBody] | None = None, create_users: bool | None = None, link_by_email: bool | None = None, vouches_for_email: bool | None = None, disabled: bool | None = None, revision: int | None = None, options: CallOptions = UNCHANGED) -> models.IdentityProvider:
+        """Change, disable or enable an identity provider; what it gave before stays until its users sign in again.
+
+        Needs the action `identity_provider.update`."""
+
     async def update_platform_policy(self, *, rules: models.RulesBody, reason: str, revision: int | None = None, options: CallOptions = UNCHANGED) -> models.Policy:
         """Replace all rules of this place's layer; they take effect with the next decision.
 
@@ -5173,6 +5400,11 @@ class AsyncMethods:
         the instances and releases the allocations. A project's budget is at most its tenant's.
 
         Needs the action `billing.budget.update`."""
+
+    async def update_tenant_identity_provider(self, tenant_id: str, identity_provider_id: str, *, name: str | None = None, client_id: str | None = None, client_secret: str | None = None, scopes: list[str] | None = None, email_domains: list[str] | None = None, groups_claim: str | None = None, group_roles: list[models.GroupRoleBody] | None = None, create_users: bool | None = None, link_by_email: bool | None = None, vouches_for_email: bool | None = None, disabled: bool | None = None, revision: int | None = None, options: CallOptions = UNCHANGED) -> models.IdentityProvider:
+        """Change, disable or enable an identity provider; what it gave before stays until its users sign in again.
+
+        Needs the action `identity_provider.update`."""
 
     async def update_tenant_policy(self, tenant_id: str, *, rules: models.RulesBody, reason: str, revision: int | None = None, options: CallOptions = UNCHANGED) -> models.Policy:
         """Replace all rules of this place's layer; they take effect with the next decision.

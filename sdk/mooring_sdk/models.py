@@ -1453,6 +1453,22 @@ class Granted(msgspec.Struct, kw_only=True, omit_defaults=True):
     secret: str
 
 
+class GroupRole(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """A role that every member of a group has."""
+
+    group: str
+    role: str
+    project_id: str | None
+
+
+class GroupRoleBody(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """A role that every member of a group has; without `project_id` in the tenant or the platform itself."""
+
+    group: str
+    role: str
+    project_id: str | None = None
+
+
 class GroupState(StrEnum):
     """The state of a group, derived from the states of its allocations."""
 
@@ -1507,6 +1523,37 @@ class HostKind(StrEnum):
     NAMESPACE = "namespace"
     PROCESS = "process"
     SIMULATED = "simulated"
+
+
+class IdentityProvider(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """An OpenID Connect provider that people sign in with, without the secret of its client."""
+
+    id: str
+    tenant_id: str | None
+    name: str
+    issuer: str
+    client_id: str
+    has_secret: bool
+    scopes: list[str]
+    email_domains: list[str]
+    groups_claim: str
+    group_roles: list[GroupRole]
+    create_users: bool
+    link_by_email: bool
+    vouches_for_email: bool
+    redirect_uri: str | None
+    disabled_at: datetime | None
+    created_at: datetime
+    revision: int
+    etag: str
+    allowed_actions: list[str]
+
+
+class IdentityProviderPage(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """Part of a list; `next_cursor` gets the next part, and is null at the end."""
+
+    items: list[IdentityProvider]
+    next_cursor: str | None = None
 
 
 class Impact(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -2003,6 +2050,7 @@ class Membership(msgspec.Struct, kw_only=True, omit_defaults=True):
     user_id: str
     role: str
     created_at: datetime
+    identity_provider_id: str | None
     allowed_actions: list[str]
 
 
@@ -2283,6 +2331,13 @@ class OccupancyPage(msgspec.Struct, kw_only=True, omit_defaults=True):
     next_cursor: str | None = None
 
 
+class OfferedProvider(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """A provider to continue with."""
+
+    id: str
+    name: str
+
+
 class OpenOperation(msgspec.Struct, kw_only=True, omit_defaults=True):
     """The open operation of the whole instance."""
 
@@ -2433,6 +2488,29 @@ class Overview(msgspec.Struct, kw_only=True, omit_defaults=True):
     instances: dict[str, int]
     health: dict[str, int]
     operations: dict[str, int]
+
+
+class Passkey(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """A passkey of the caller."""
+
+    id: str
+    name: str
+    transports: list[str]
+    created_at: datetime
+    last_used_at: datetime | None
+
+
+class PasskeyOptions(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """What the browser's `navigator.credentials` needs, in WebAuthn's own JSON."""
+
+    public_key: dict[str, Any]
+
+
+class PasskeyPage(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """Part of a list; `next_cursor` gets the next part, and is null at the end."""
+
+    items: list[Passkey]
+    next_cursor: str | None = None
 
 
 class Payment(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -2742,6 +2820,12 @@ class ProvenLawPage(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     items: list[ProvenLaw]
     next_cursor: str | None = None
+
+
+class ProviderSignInBegun(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """Where the browser has to go."""
+
+    authorization_url: str
 
 
 class Publish(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -3289,6 +3373,14 @@ class ShapeChoice(msgspec.Struct, kw_only=True, omit_defaults=True):
     currency: str
 
 
+class SignInMethods(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """How people of a tenant, or of the platform, can sign in here."""
+
+    password: bool
+    passkey: bool
+    identity_providers: list[OfferedProvider]
+
+
 class SignedBody(msgspec.Struct, kw_only=True, omit_defaults=True):
     """A receipt as its node signed it, in base64url."""
 
@@ -3824,6 +3916,9 @@ class Token(msgspec.Struct, kw_only=True, omit_defaults=True):
     expires_at: datetime
     revoked_at: datetime | None
     last_used_at: datetime | None
+    remote_address: str | None
+    user_agent: str | None
+    current: bool
 
 
 class TokenCreated(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -3837,6 +3932,9 @@ class TokenCreated(msgspec.Struct, kw_only=True, omit_defaults=True):
     expires_at: datetime
     revoked_at: datetime | None
     last_used_at: datetime | None
+    remote_address: str | None
+    user_agent: str | None
+    current: bool
     token: str
 
 
@@ -4004,6 +4102,9 @@ class UserToken(msgspec.Struct, kw_only=True, omit_defaults=True):
     expires_at: datetime
     revoked_at: datetime | None
     last_used_at: datetime | None
+    remote_address: str | None
+    user_agent: str | None
+    current: bool
     user_id: str
 
 
@@ -4138,6 +4239,8 @@ class WhoAmI(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     kind: str
     id: str
+    email: str | None
+    display_name: str | None
     tenant_id: str | None
     token_id: str | None
     token_kind: str | None

@@ -16,6 +16,10 @@ OBJECTS = {
         ("name", "str", "required", "A name that people read."),
         ("public_key_pem", "str", "required", "ECDSA P-256 or Ed25519, in PEM form: `cosign.pub`."),
     ),
+    "BeginProviderSignIn": (
+        ("identity_provider_id", "str", "required"),
+        ("to", "str", "", "The page of the console to come back to."),
+    ),
     "Blocked": (
         ("code", "str", "required"),
         ("detail", "str", "required"),
@@ -101,6 +105,19 @@ OBJECTS = {
         ("versions", "str | None", "", "Such as `>=1.2.0 <2.0.0`; null for every version."),
         ("rules", "models.RulesBody", ""),
         ("agreed_actions", "list[str]", "", "What the app's operator account may do: agree to `required_actions`."),
+    ),
+    "CreateIdentityProvider": (
+        ("name", "str", "required", "What the button of the sign-in page calls it."),
+        ("issuer", "str", "required", "The provider's own address; below it is /.well-known/openid-configuration. It never changes."),
+        ("client_id", "str", "required", "The name of this platform at the provider."),
+        ("client_secret", "str | None", "is_secret", "The secret of that client; it is never shown again."),
+        ("scopes", "list[str]", "", "What is asked of the provider, besides `openid`."),
+        ("email_domains", "list[str]", "", "Only people with a verified address in one of these domains sign in; empty: whatever the domain."),
+        ("groups_claim", "str", "", "The claim that has the names of a person's groups."),
+        ("group_roles", "list[models.GroupRoleBody]", "", "Which groups give which roles. They are given and taken at each sign-in."),
+        ("create_users", "bool", "", "Whether somebody whom the platform does not know becomes a user with the first sign-in."),
+        ("link_by_email", "bool", "", "Whether a verified address may link a user who exists to a person of the provider, once."),
+        ("vouches_for_email", "bool", "", "Whether the provider's addresses count as verified although it does not say so."),
     ),
     "CreateInstance": (
         ("app", "str", "required", "Slug or id of an app."),
@@ -310,6 +327,13 @@ OBJECTS = {
         ("reason", "str", "required"),
         ("role", "str", "", "", ("platform_admin", "platform_operator", "project_admin", "project_member", "project_viewer", "tenant_admin")),
     ),
+    "PasskeySignIn": (
+        ("credential_id", "str", "required", "`rawId` of the credential."),
+        ("client_data", "str", "required", "`clientDataJSON` of the answer."),
+        ("authenticator_data", "str", "required", "`authenticatorData` of the answer."),
+        ("signature", "str", "required"),
+        ("user_handle", "str | None", ""),
+    ),
     "Placement": (
         ("allocations", "list[str] | None", ""),
         ("sku", "str | None", "", "Slug or id of a SKU."),
@@ -395,6 +419,13 @@ OBJECTS = {
         ("digest", "str", "required", "`sha256:` and 64 hexadecimal digits; never a tag."),
         ("labels", "dict[str, str]", ""),
     ),
+    "RegisterPasskey": (
+        ("name", "str", "required", "What its owner recognises it by."),
+        ("credential_id", "str", "required", "`rawId` of the credential."),
+        ("client_data", "str", "required", "`clientDataJSON` of the answer."),
+        ("attestation", "str", "required", "`attestationObject` of the answer."),
+        ("transports", "list[str]", ""),
+    ),
     "RejectNode": (
         ("reason", "str", "required", "Why, in a sentence."),
     ),
@@ -410,6 +441,9 @@ OBJECTS = {
     "Rename": (
         ("display_name", "str", "required", "A name that people read."),
         ("revision", "int | None", "", "The revision that the caller read; refused when there is a newer one."),
+    ),
+    "RenamePasskey": (
+        ("name", "str", "required", "What its owner recognises it by."),
     ),
     "RepairInstance": (
         ("scope", "str", "", "", ("control_plane", "member", "whole_runtime")),
@@ -537,6 +571,20 @@ OBJECTS = {
         ("agreed_actions", "list[str]", "", "What the app's operator account may do: agree to `required_actions`."),
         ("revision", "int | None", "", "The revision that the caller read; refused when there is a newer one."),
     ),
+    "UpdateIdentityProvider": (
+        ("name", "str | None", "", "What the button of the sign-in page calls it."),
+        ("client_id", "str | None", "", "The name of this platform at the provider."),
+        ("client_secret", "str | None", "is_secret", "The secret of that client; it is never shown again."),
+        ("scopes", "list[str] | None", "", "What is asked of the provider, besides `openid`."),
+        ("email_domains", "list[str] | None", "", "Only people with a verified address in one of these domains sign in; empty: whatever the domain."),
+        ("groups_claim", "str | None", "", "The claim that has the names of a person's groups."),
+        ("group_roles", "list[models.GroupRoleBody] | None", "", "Which groups give which roles. They are given and taken at each sign-in."),
+        ("create_users", "bool | None", "", "Whether somebody whom the platform does not know becomes a user with the first sign-in."),
+        ("link_by_email", "bool | None", "", "Whether a verified address may link a user who exists to a person of the provider, once."),
+        ("vouches_for_email", "bool | None", "", "Whether the provider's addresses count as verified although it does not say so."),
+        ("disabled", "bool | None", ""),
+        ("revision", "int | None", "", "The revision that the caller read; refused when there is a newer one."),
+    ),
     "UpdateInstance": (
         ("config", "dict[str, Any]", "required", "A JSON merge patch: what is left out stays, null removes a field."),
     ),
@@ -607,6 +655,21 @@ ROWS = {
         "POST", "/api/v1/platform/nodes/{node_id}/approve", "platform", "takes_key", "models.Node", None, None,
         (),
         "Accept a machine that waits for approval, as it reports itself; it takes work from now on", "Needs the action `node.approve`.",
+    ),
+    "begin_passkey": (
+        "POST", "/api/v1/whoami/passkeys/options", "self", "", "models.PasskeyOptions", None, None,
+        (),
+        "Read what the browser needs to make a passkey: a challenge for the caller, valid for five minutes, among others", "The passkey will belong to the host of the page; browsers make none for IP addresses.\n\nNeeds the action `self.update`.",
+    ),
+    "begin_passkey_sign_in": (
+        "POST", "/api/v1/sign-in/passkey", "public", "", "models.PasskeyOptions", None, None,
+        (),
+        "Read what the browser needs to sign somebody in with a passkey: a challenge, valid for five minutes", "Needs no token.",
+    ),
+    "begin_provider_sign_in": (
+        "POST", "/api/v1/sign-in/providers", "public", "", "models.ProviderSignInBegun", None, "BeginProviderSignIn",
+        (),
+        "Begin to sign in at an identity provider: for pages of the console, which then go to the answer's address", "The answer stores a cookie that binds the sign-in to this browser for ten minutes.\n\nNeeds no token.",
     ),
     "cancel_operation": (
         "POST", "/api/v1/projects/{project_id}/app-instances/{instance_id}/operations/{operation_id}/cancel", "project", "takes_key", "models.Operation", None, "CancelOperation",
@@ -723,6 +786,11 @@ ROWS = {
         (),
         "Allow artifacts from a source", "A tenant's source may name a credential for a private registry. Everybody in the tenant who may register artifacts\ncan then read from it, and nodes pull from it with a short-lived token where the registry has a token service.\n\nNeeds the action `artifact_source.update`.",
     ),
+    "create_platform_identity_provider": (
+        "POST", "/api/v1/platform/identity-providers", "platform", "takes_key", "models.IdentityProvider", None, "CreateIdentityProvider",
+        (),
+        "Set up an OpenID Connect provider that people of this place can sign in with", "The caller must hold every key of each role that a group gives. The answer has the redirect URI to register there.\n\nNeeds the action `identity_provider.update`.",
+    ),
     "create_platform_membership": (
         "POST", "/api/v1/platform/memberships", "platform", "takes_key", "models.Membership", None, "CreateMembership",
         (),
@@ -798,6 +866,11 @@ ROWS = {
         (),
         "Allow artifacts from a source", "A tenant's source may name a credential for a private registry. Everybody in the tenant who may register artifacts\ncan then read from it, and nodes pull from it with a short-lived token where the registry has a token service.\n\nNeeds the action `artifact_source.update`.",
     ),
+    "create_tenant_identity_provider": (
+        "POST", "/api/v1/tenants/{tenant_id}/identity-providers", "tenant", "takes_key", "models.IdentityProvider", None, "CreateIdentityProvider",
+        (),
+        "Set up an OpenID Connect provider that people of this place can sign in with", "The caller must hold every key of each role that a group gives. The answer has the redirect URI to register there.\n\nNeeds the action `identity_provider.update`.",
+    ),
     "create_tenant_membership": (
         "POST", "/api/v1/tenants/{tenant_id}/memberships", "tenant", "takes_key", "models.Membership", None, "CreateMembership",
         (),
@@ -838,10 +911,20 @@ ROWS = {
         (),
         "Stop an instance for good: the same as `stop`", "Needs the action `instance.delete`.",
     ),
+    "delete_passkey": (
+        "DELETE", "/api/v1/whoami/passkeys/{passkey_id}", "self", "takes_key", None, None, None,
+        (),
+        "Delete one of the caller's passkeys; nobody can sign in with it any more", "Needs the action `self.update`.",
+    ),
     "delete_platform_artifact_source": (
         "DELETE", "/api/v1/platform/artifact-sources/{source_id}", "platform", "takes_key", None, None, None,
         (),
         "Remove a source from the list; artifacts from it are not verified any more at their next use", "Needs the action `artifact_source.update`.",
+    ),
+    "delete_platform_identity_provider": (
+        "DELETE", "/api/v1/platform/identity-providers/{identity_provider_id}", "platform", "takes_key", None, None, None,
+        (),
+        "Delete an identity provider; its users stay with their roles, and need another way to sign in", "Needs the action `identity_provider.update`.",
     ),
     "delete_platform_membership": (
         "DELETE", "/api/v1/platform/memberships/{membership_id}", "platform", "takes_key", None, None, None,
@@ -884,6 +967,11 @@ ROWS = {
         "DELETE", "/api/v1/tenants/{tenant_id}/artifact-sources/{source_id}", "tenant", "takes_key", None, None, None,
         (),
         "Remove a source from the list; artifacts from it are not verified any more at their next use", "Needs the action `artifact_source.update`.",
+    ),
+    "delete_tenant_identity_provider": (
+        "DELETE", "/api/v1/tenants/{tenant_id}/identity-providers/{identity_provider_id}", "tenant", "takes_key", None, None, None,
+        (),
+        "Delete an identity provider; its users stay with their roles, and need another way to sign in", "Needs the action `identity_provider.update`.",
     ),
     "delete_tenant_membership": (
         "DELETE", "/api/v1/tenants/{tenant_id}/memberships/{membership_id}", "tenant", "takes_key", None, None, None,
@@ -949,6 +1037,11 @@ ROWS = {
         "POST", "/api/v1/tenants/{tenant_id}/users/{user_id}/enable", "tenant", "takes_key", "models.User", None, None,
         (),
         "Enable a user again", "Needs the action `user.update`.",
+    ),
+    "end_other_sessions": (
+        "POST", "/api/v1/tokens/end-other-sessions", "self", "takes_key", None, None, None,
+        (),
+        "End every session of the caller except the one in use, and close their open streams; personal tokens stay", "Needs the action `self.update`.",
     ),
     "end_terminal": (
         "DELETE", "/api/v1/projects/{project_id}/terminals/{terminal_id}", "project", "takes_key", None, None, None,
@@ -1250,6 +1343,11 @@ ROWS = {
         (),
         "Read a delivery", "Needs the action `outbox.read`.",
     ),
+    "get_platform_identity_provider": (
+        "GET", "/api/v1/platform/identity-providers/{identity_provider_id}", "platform", "", "models.IdentityProvider", None, None,
+        (),
+        "Read an identity provider, never its secret", "Needs the action `identity_provider.read`.",
+    ),
     "get_platform_membership": (
         "GET", "/api/v1/platform/memberships/{membership_id}", "platform", "", "models.Membership", None, None,
         (),
@@ -1441,6 +1539,13 @@ ROWS = {
         ),
         "Read a service account", "Needs the action `service_account.read`.",
     ),
+    "get_sign_in_methods": (
+        "GET", "/api/v1/sign-in/methods", "public", "", "models.SignInMethods", None, None,
+        (
+            ("tenant", "str", "", "The tenant's slug; none: the platform itself."),
+        ),
+        "Read how people of a tenant, or of the platform, can sign in", "A tenant that does not exist looks like one without providers.\n\nNeeds no token.",
+    ),
     "get_sku": (
         "GET", "/api/v1/skus/{sku_id}", "self", "", "models.Sku", None, None,
         (),
@@ -1551,6 +1656,11 @@ ROWS = {
         "GET", "/api/v1/tenants/{tenant_id}/deliveries/{delivery_id}", "tenant", "", "models.Delivery", None, None,
         (),
         "Read a delivery", "Needs the action `outbox.read`.",
+    ),
+    "get_tenant_identity_provider": (
+        "GET", "/api/v1/tenants/{tenant_id}/identity-providers/{identity_provider_id}", "tenant", "", "models.IdentityProvider", None, None,
+        (),
+        "Read an identity provider, never its secret", "Needs the action `identity_provider.read`.",
     ),
     "get_tenant_membership": (
         "GET", "/api/v1/tenants/{tenant_id}/memberships/{membership_id}", "tenant", "", "models.Membership", None, None,
@@ -1892,6 +2002,11 @@ ROWS = {
         ),
         "List the operations of an instance, newest first, without read-only actions", "Needs the action `operation.read`.",
     ),
+    "list_passkeys": (
+        "GET", "/api/v1/whoami/passkeys", "self", "is_list", "models.PasskeyPage", None, None,
+        (),
+        "List the caller's passkeys; there are at most twenty", "Needs the action `self.read`.",
+    ),
     "list_payments": (
         "GET", "/api/v1/tenants/{tenant_id}/payments", "tenant", "has_pages is_list", "models.PaymentPage", "models.Payment", None,
         (
@@ -2007,6 +2122,14 @@ ROWS = {
             ("newest", "bool", "", "Without a cursor: the last events instead of the first."),
         ),
         "Read events in order, from the oldest stored one or from a cursor; `wait` waits for the first", "With `newest` and without a cursor the page has the last events, still in order; its cursor leads to later ones.\n\nNeeds the action `event.read`.",
+    ),
+    "list_platform_identity_providers": (
+        "GET", "/api/v1/platform/identity-providers", "platform", "has_pages is_list", "models.IdentityProviderPage", "models.IdentityProvider", None,
+        (
+            ("cursor", "str", "", "`next_cursor` of the previous page."),
+            ("limit", "int", "", "Maximum number of items on the page."),
+        ),
+        "List the identity providers of a tenant, or of the platform, never their secrets", "Needs the action `identity_provider.read`.",
     ),
     "list_platform_memberships": (
         "GET", "/api/v1/platform/memberships", "platform", "has_pages is_list", "models.MembershipPage", "models.Membership", None,
@@ -2433,6 +2556,14 @@ ROWS = {
         ),
         "Read events in order, from the oldest stored one or from a cursor; `wait` waits for the first", "With `newest` and without a cursor the page has the last events, still in order; its cursor leads to later ones.\n\nNeeds the action `event.read`.",
     ),
+    "list_tenant_identity_providers": (
+        "GET", "/api/v1/tenants/{tenant_id}/identity-providers", "tenant", "has_pages is_list", "models.IdentityProviderPage", "models.IdentityProvider", None,
+        (
+            ("cursor", "str", "", "`next_cursor` of the previous page."),
+            ("limit", "int", "", "Maximum number of items on the page."),
+        ),
+        "List the identity providers of a tenant, or of the platform, never their secrets", "Needs the action `identity_provider.read`.",
+    ),
     "list_tenant_instances": (
         "GET", "/api/v1/tenants/{tenant_id}/app-instances", "tenant", "has_pages is_list", "models.InstancePage", "models.Instance", None,
         (
@@ -2599,6 +2730,11 @@ ROWS = {
         (),
         "Sign a person in as `/sign-in` does, and store the session in a cookie that no script can read", "The session lasts twelve hours. Requests that change something need the header `X-Mooring-Console` besides the\ncookie, and every request must come from a page of this platform.\n\nNeeds no token.",
     ),
+    "open_browser_session_with_passkey": (
+        "POST", "/api/v1/browser-session/passkey", "public", "", "models.BrowserSession", None, "PasskeySignIn",
+        (),
+        "Sign a person in with a passkey, and store the session in a cookie that no script can read", "Needs no token.",
+    ),
     "open_endpoint": (
         "POST", "/api/v1/projects/{project_id}/endpoints/{endpoint_id}/open", "project", "takes_key shows_secret_once", "models.Link", None, None,
         (),
@@ -2693,6 +2829,11 @@ ROWS = {
         (),
         "Record a batch of usage events, all of them or none", "The events are CloudEvents of the type `mooring.usage`, at most 5,000 in 4 MiB. Besides the JSON object, an array of\nevents (`application/cloudevents-batch+json`) and one event per line (`application/x-ndjson`) are accepted. An\nevent that is stored already with the same content counts as a duplicate; one with other content refuses the batch\nwith 409, and `details.events` has the indexes and both hashes. An event that ended before the window goes into the\nqueue of late usage.\n\nNeeds the action `usage.report`.",
     ),
+    "register_passkey": (
+        "POST", "/api/v1/whoami/passkeys", "self", "takes_key", "models.Passkey", None, "RegisterPasskey",
+        (),
+        "Store a passkey that an authenticator made for the caller; only a session can, and no personal token", "Needs the action `self.update`.",
+    ),
     "register_platform_artifact": (
         "POST", "/api/v1/platform/artifacts", "platform", "takes_key", "models.Artifact", None, "RegisterArtifact",
         (
@@ -2753,6 +2894,11 @@ ROWS = {
         "DELETE", "/api/v1/tenants/{tenant_id}/signer-keys/{signer_key_id}", "tenant", "takes_key", "models.SignerKey", None, None,
         (),
         "Stop trusting a key immediately; if signatures are required, artifacts that only it signed are not verified", "Needs the action `signer_key.update`.",
+    ),
+    "rename_passkey": (
+        "PATCH", "/api/v1/whoami/passkeys/{passkey_id}", "self", "takes_key", "models.Passkey", None, "RenamePasskey",
+        (),
+        "Give one of the caller's passkeys another name", "Needs the action `self.update`.",
     ),
     "repair_instance": (
         "POST", "/api/v1/projects/{project_id}/app-instances/{instance_id}/repair", "project", "takes_key", "models.Operation", None, "RepairInstance",
@@ -3072,6 +3218,11 @@ ROWS = {
         (),
         "Change an app's card: name, description, icon", "Needs the action `app.update`.",
     ),
+    "update_platform_identity_provider": (
+        "PATCH", "/api/v1/platform/identity-providers/{identity_provider_id}", "platform", "takes_key", "models.IdentityProvider", None, "UpdateIdentityProvider",
+        (),
+        "Change, disable or enable an identity provider; what it gave before stays until its users sign in again", "Needs the action `identity_provider.update`.",
+    ),
     "update_platform_policy": (
         "PUT", "/api/v1/platform/policy", "platform", "takes_key", "models.Policy", None, "PutPolicy",
         (),
@@ -3141,6 +3292,11 @@ ROWS = {
         "PUT", "/api/v1/tenants/{tenant_id}/budgets", "tenant", "takes_key", "models.Budget", None, "PutBudget",
         (),
         "Set the budget of this tenant or project", "Each threshold fires once a month: `notify` sends an event, `block` also refuses new launches, `stop` also stops\nthe instances and releases the allocations. A project's budget is at most its tenant's.\n\nNeeds the action `billing.budget.update`.",
+    ),
+    "update_tenant_identity_provider": (
+        "PATCH", "/api/v1/tenants/{tenant_id}/identity-providers/{identity_provider_id}", "tenant", "takes_key", "models.IdentityProvider", None, "UpdateIdentityProvider",
+        (),
+        "Change, disable or enable an identity provider; what it gave before stays until its users sign in again", "Needs the action `identity_provider.update`.",
     ),
     "update_tenant_policy": (
         "PUT", "/api/v1/tenants/{tenant_id}/policy", "tenant", "takes_key", "models.Policy", None, "PutPolicy",

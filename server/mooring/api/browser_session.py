@@ -8,18 +8,26 @@ needs a header of our own, which a page of another origin cannot add without ask
 A request with an `Authorization` header never looks at the cookie.
 """
 
+import base64
+import re
 from collections.abc import Collection, Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from mooring.api.request_cycle import wants_websocket
 from mooring.core.kernel.errors import Code, Refusal
 
 COOKIE: Final = "__Host-mooring-session"
 """The prefix makes browsers accept it only from this very host, over TLS or loopback, for all of its paths."""
+FLOW_COOKIE: Final = "__Host-mooring-sign-in"
+"""Binds a sign-in at an identity provider to the browser that began it."""
+FLOW_ATTRIBUTES: Final = "Path=/; Secure; HttpOnly; SameSite=Lax"
+"""The browser comes back from another site, and has to bring this cookie, but only in a navigation."""
+FLOW_SECONDS: Final = 600
 COOKIE_HEADER_MAX: Final = 16_384
 CONSOLE_HEADER: Final = "X-Mooring-Console"
 ATTRIBUTES: Final = "Path=/; Secure; HttpOnly; SameSite=Strict"
 SAFE_METHODS: Final = ("GET", "HEAD")
+_RETURN: Final = re.compile(r"/([A-Za-z0-9_.~!$&'()*+,;=:@?%-][A-Za-z0-9_.~!$&'()*+,;=:@?%/-]*)?")
 OWN_SITE: Final = ("same-origin", "none")
 """What `Sec-Fetch-Site` says of a page of the same origin, and of what a person typed or opened by themselves."""
 
@@ -34,11 +42,40 @@ def clear_cookie() -> dict[str, str]:
     return {"set-cookie": f"{COOKIE}=; Max-Age=0; {ATTRIBUTES}"}
 
 
+class SignInFlow(NamedTuple):
+    """A sign-in that this browser began: its secret, the platform's address then, and the page to come back to."""
+
+    secret: str = ""
+    address: str = ""
+    to: str = "/"
+
+
+def flow_cookie(secret: str, address: str, to: str) -> dict[str, str]:
+    """The header that stores a sign-in that begins in the browser."""
+    parts = (base64.urlsafe_b64encode(each.encode()).decode().rstrip("=") for each in (address, to))
+    return {"set-cookie": f"{FLOW_COOKIE}={'.'.join((secret, *parts))}; Max-Age={FLOW_SECONDS}; {FLOW_ATTRIBUTES}"}
+
+
+def clear_flow_cookie() -> dict[str, str]:
+    return {"set-cookie": f"{FLOW_COOKIE}=; Max-Age=0; {FLOW_ATTRIBUTES}"}
+
+
+def read_flow(headers: Mapping[str, str]) -> SignInFlow:
+    """The sign-in that this browser began; an empty one if there is none. Its page is one of the console's."""
+    secret, _, rest = (_cookie(headers.get("cookie", ""), FLOW_COOKIE) or "").partition(".")
+    address, _, to = rest.partition(".")
+    try:
+        decoded = [base64.urlsafe_b64decode(each + "=" * (-len(each) % 4)).decode("ascii") for each in (address, to)]
+    except ValueError:
+        return SignInFlow()
+    return SignInFlow(secret, decoded[0], decoded[1] if _RETURN.fullmatch(decoded[1]) else "/")
+
+
 def session_authorization(
     scope: Mapping[str, Any], headers: Mapping[str, str], addresses: Collection[str]
 ) -> str | None:
     """What the `Authorization` header would say if the browser could set it; None if there is no session."""
-    token = _cookie(headers.get("cookie", ""))
+    token = _cookie(headers.get("cookie", ""), COOKIE)
     if token is None:
         return None
     _require_own_page(scope, headers, addresses)
@@ -66,12 +103,12 @@ def _require_own_page(scope: Mapping[str, Any], headers: Mapping[str, str], addr
         raise _cross_site("the request does not say that it comes from a page of this platform")
 
 
-def _cookie(header: str) -> str | None:
-    """The session's token. A cookie that occurs twice is ignored, because somebody else may have set one of them."""
-    if COOKIE not in header or len(header) > COOKIE_HEADER_MAX:
+def _cookie(header: str, cookie: str) -> str | None:
+    """The value of a cookie; one that occurs twice is ignored, because somebody else may have set it."""
+    if cookie not in header or len(header) > COOKIE_HEADER_MAX:
         return None
     pairs = (part.strip().partition("=") for part in header.split(";"))
-    found = [value for name, _, value in pairs if name == COOKIE]
+    found = [value for name, _, value in pairs if name == cookie]
     return found[0] if len(found) == 1 and found[0] else None
 
 

@@ -52,6 +52,9 @@ class AppState:
         default_factory=lambda: RateLimit(1.0, 30.0)
     )  # per chain, since each read counts its rows
     meter_events: RateLimit = field(default_factory=lambda: RateLimit(20_000.0, 50_000.0))  # per tenant, in events
+    sign_in_starts: RateLimit = field(
+        default_factory=lambda: RateLimit(2.0, 60.0)
+    )  # per address, since each of them stores a challenge
     addresses: list[str] = field(
         default_factory=list
     )  # the URLs of this platform, which are the audiences of assertions

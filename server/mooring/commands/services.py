@@ -12,6 +12,7 @@ from mooring.commands.live.refusal_limit import RefusalLimit
 from mooring.commands.live.row_queues import RowQueues
 from mooring.gateways.clock import Clock
 from mooring.gateways.egress import EgressClient
+from mooring.gateways.identity_provider import ProviderCache
 from mooring.gateways.passwords import Passwords
 from mooring.gateways.registry.artifact_reader import ArtifactReader
 from mooring.gateways.secrets import SecretBox
@@ -36,6 +37,7 @@ class Services:
     presence: NodePresence = field(default_factory=NodePresence)
     checks: CheckRunner = field(default_factory=CheckRunner)
     fleet: FleetCapacity = field(default_factory=FleetCapacity)
+    providers: ProviderCache = field(default_factory=ProviderCache)
     refusals: RefusalLimit = field(default_factory=RefusalLimit)
     threads: WorkThreads = field(default_factory=WorkThreads)
     denials: DenialLog = field(default_factory=DenialLog)

@@ -75,6 +75,7 @@ class Janitor:
             RetentionRule("token_revoked", tokens),
             RetentionRule("assertion", now - ASSERTION_RETENTION),
             RetentionRule("node_assertion", now - ASSERTION_RETENTION),
+            RetentionRule("sign_in_challenge", now),
             RetentionRule("enrolment_token", tokens),
             RetentionRule("visit", tokens),
             RetentionRule("exec_recording", now - timedelta(days=settings.exec_recording_retention_days)),

@@ -32,7 +32,7 @@ RESERVED: Final[dict[str, tuple[Code, ...]]] = {
     "why an operation waits, or why it failed": (Code.NO_CAPACITY,),
 }  # fmt: skip
 """Codes that no operation documents yet, by what they are in the catalogue for."""
-ASKS = {"lint_manifest", "explain_allocation", "plan_instance", "read_exec_recording"}
+ASKS = {"begin_passkey", "lint_manifest", "explain_allocation", "plan_instance", "read_exec_recording"}
 """What is asked by POST, since it is too long for an address, and changes nothing."""
 
 

@@ -4,10 +4,8 @@ The requests are made from the table of routes: a path parameter is filled by ma
 A route that nobody here knows how to ask is an error that names it, so that a new mutation is killed like the others.
 """
 
-import base64
 import hashlib
 import itertools
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,13 +19,14 @@ from mooring.core.kernel.ids import Prefix
 from mooring.core.kernel.permissions import Scope
 from mooring.gateways.clock import SystemClock
 from server.tests.conftest import NO_AUTHORITIES
+from server.tests.support import sign_in_subjects
 from server.tests.support.agents import joined
 from server.tests.support.http_wire import WireClient
 from server.tests.support.instance_subjects import BODIES, PARAMETERS, InstanceSubjects
 from server.tests.support.lifecycle_rows import CLOCK
 from server.tests.support.made_things import HELD
 from server.tests.support.root_key import signed
-from server.tests.support.route_requests import a_manifest, fresh_public_pem
+from server.tests.support.route_requests import a_manifest, fresh_public_key, fresh_public_pem
 from server.tests.support.server_process import PASSWORD, ProcessTenant, sign_in
 
 PREPARED_KEY = "/api/v1/platform/task-signing-keys/prepare"
@@ -157,8 +156,11 @@ class MutationSubjects:
                 subject[name] = await self._subject(name, route, subject)
         body = None
         if route.body is not None:
-            of_money = route.body.__name__ in MONEY_BODIES
-            body = await (self._money(route, route.body.__name__) if of_money else self._body(route))
+            kind = route.body.__name__
+            if kind in sign_in_subjects.BODIES:
+                body = await sign_in_subjects.body(self._url, kind, self._token_of(route.scope))
+            else:
+                body = await (self._money(route, kind) if kind in MONEY_BODIES else self._body(route))
         if route.verb == "replay_dead":
             await self._dead_letter(route.scope)
         if route.name == "prepare_task_signing_key":  # so that each of them replaces one
@@ -364,7 +366,7 @@ class MutationSubjects:
             return account_id
         if name == "key_id":
             path = f"{place}/service-accounts/{others['service_account_id']}/keys"
-            return str((await self._post(path, {"public_key": new_public_key()}))["id"])
+            return str((await self._post(path, {"public_key": fresh_public_key()}))["id"])
         if name == "membership_id":
             body = {"user_id": (await self._user(route.scope))["id"], "role": ROLES[route.scope]}
             return str((await self._post(f"{place}/memberships", body, token=token))["id"])
@@ -390,6 +392,8 @@ class MutationSubjects:
             return await self._catalog_subject(name, place, token)
         if name == "user_token_id":
             return await self._session(route.scope)
+        if name in ("identity_provider_id", "passkey_id"):
+            return await sign_in_subjects.made(self._url, name, place, token)
         if name in ("app_slug", "unit"):
             return {"app_slug": self._new("metered"), "unit": "token_out"}[name]
         if name == "token_id":
@@ -446,8 +450,8 @@ class MutationSubjects:
             "PromoteVersion": {"move": "withdraw", "reason": "the tests take it back"},
             "SwitchEntitlement": {"reason": "the tests switch it"},
             "UpdateEntitlement": {"enabled": False, "reason": "the tests switch it off"},
-            "CreateKey": {"public_key": new_public_key()},
-            "SetAdapterKey": {"public_key": new_public_key()},
+            "CreateKey": {"public_key": fresh_public_key()},
+            "SetAdapterKey": {"public_key": fresh_public_key()},
             "CreateProject": {"slug": self._new("made"), "display_name": "Made"},
             "CreateServiceAccount": {"name": self._new("made"), "actions": ["project.read"]},
             "CreateTenant": {
@@ -493,8 +497,3 @@ class MutationSubjects:
         if kind not in bodies:
             raise LookupError(f"{route.key}: say here what a {kind} looks like")
         return bodies[kind]
-
-
-def new_public_key() -> str:
-    """Thirty-two bytes that nobody used before; whether they are a point of the curve matters to no mutation."""
-    return base64.b64encode(os.urandom(32)).decode()

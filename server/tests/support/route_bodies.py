@@ -108,6 +108,14 @@ FIELDS: Final[dict[str, Field]] = {
     "sku": a_sku,
     "app_id": _an_app,
     "argv": _always(lambda: ["id", "-u"]),
+    "client_id": _always(lambda: "mooring"),
+    "issuer": _always(lambda: f"https://{fresh_name('idp')}.invalid"),
+    "credential_id": _always(lambda: "A" * 43),
+    "client_data": _always(lambda: "AAAA"),
+    "attestation": _always(lambda: "AAAA"),
+    "authenticator_data": _always(lambda: "AAAA"),
+    "signature": _always(lambda: "AAAA"),
+    "identity_provider_id": _always(lambda: f"idp_{'0' * 26}"),
     "certificate_request": _always(lambda: "a request"),
     "category": _always(lambda: "tool"),
     "current_password": _always(lambda: PASSWORD),
@@ -179,6 +187,8 @@ async def _filled(schema: dict[str, Any], home: Home, scope: Scope) -> dict[str,
             body[name] = await FIELDS[name](home, scope)
     if not body and "display_name" in whole["properties"]:
         body["display_name"] = fresh_name("name")
+    if not body and "client_id" in whole["properties"]:
+        body["client_id"] = fresh_name("client")
     if not body and "description" in whole["properties"]:
         body["description"] = fresh_name("description")  # so that a change changes something
     return body

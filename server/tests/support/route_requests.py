@@ -24,6 +24,7 @@ from server.tests.conftest import TenantWithAdmin, World
 from server.tests.support import adapter_requests, made_things
 from server.tests.support.agents import MachineKeys, joined
 from server.tests.support.lifecycle_rows import ProjectRows, machines_of
+from server.tests.support.soft_authenticator import SoftAuthenticator
 
 RECEIVER: Final = "https://127.0.0.1:1/hook"
 """A webhook's address at which nobody answers, at once; the tests' platform allows loopback."""
@@ -49,6 +50,9 @@ def fresh_public_key() -> str:
     return base64.b64encode(new_key_pair()[1]).decode()
 
 
+PROVIDERS_KEPT: Final = 4
+
+
 @dataclass
 class Home:
     """A tenant with a project, or the platform itself, and a caller who may make things there."""
@@ -61,6 +65,7 @@ class Home:
     slugs: dict[str, str] = field(default_factory=dict)  # of the apps that were made, the last one last
     node: MachineKeys | None = None
     node_secret: str = ""
+    providers: list[tuple[Scope, str]] = field(default_factory=list)  # those that were made, the last one last
     prepared: dict[str, str] = field(default_factory=dict)  # the key that waits for the root key, as it is put into use
 
     async def node_token(self) -> str:
@@ -309,8 +314,31 @@ async def _new_check(home: Home, scope: Scope) -> dict[str, str]:
     return artifact | {"check_id": str(row["id"])}
 
 
+async def _new_passkey(home: Home, scope: Scope) -> dict[str, str]:
+    """One more passkey of the tenant's admin."""
+    begun = await home.post(Scope.TENANT, "/api/v1/whoami/passkeys/options")
+    device = SoftAuthenticator(home.world.running.url, "127.0.0.1")
+    made = await home.post(Scope.TENANT, "/api/v1/whoami/passkeys", device.registration(begun["public_key"]))
+    return {"passkey_id": str(made["id"])}
+
+
+async def _new_identity_provider(home: Home, scope: Scope) -> dict[str, str]:
+    """One more provider, whose name does not resolve: nobody asks it anything."""
+    body = {"name": "A provider", "issuer": f"https://{fresh_name('idp')}.invalid", "client_id": "mooring"}
+    body["client_secret"] = "hidden"
+    made = await home.post(scope, "/identity-providers", body)
+    home.providers.append((scope, str(made["id"])))
+    while len(home.providers) > PROVIDERS_KEPT:  # there may be ten at a place
+        old_scope, old = home.providers.pop(1)  # the first one stays, which other rows name
+        headers = {"Authorization": f"Bearer {home.token(old_scope)}"}
+        await home.client.delete(f"{home.place(old_scope)}/identity-providers/{old}", headers=headers)
+    return {"identity_provider_id": str(made["id"])}
+
+
 MAKERS: Final[dict[str, Callable[[Home, Scope], Awaitable[dict[str, str]]]]] = {
     "user_id": Home.new_user,
+    "passkey_id": _new_passkey,
+    "identity_provider_id": _new_identity_provider,
     "membership_id": Home.new_membership,
     "service_account_id": Home.new_account,
     "key_id": Home.new_key,

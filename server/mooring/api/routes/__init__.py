@@ -25,7 +25,9 @@ from mooring.api.routes.fleet import (
 )
 from mooring.api.routes.identity import (
     access,
+    identity_provider,
     membership,
+    passkey,
     project,
     project_secret,
     service_account,
@@ -75,6 +77,7 @@ __all__ = [
     "cost",
     "entitlement",
     "exec_recording",
+    "identity_provider",
     "instance",
     "instance_secret",
     "ledger",
@@ -85,6 +88,7 @@ __all__ = [
     "meter_event",
     "node",
     "overview",
+    "passkey",
     "payment",
     "policy",
     "prepaid",

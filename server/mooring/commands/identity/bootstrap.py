@@ -21,6 +21,7 @@ from mooring.gateways.registry.registry_token import SigningPair, new_signing_pa
 from mooring.gateways.secrets import KEY_BYTES
 from mooring.gateways.signing.signatures import new_key_pair
 from mooring.gateways.tls.node_authority import AuthorityPair, new_authority_pair
+from mooring.storage.identity import passkey as passkeys
 from mooring.storage.identity import platform_key as platform_keys
 from mooring.storage.identity import user as users
 from mooring.storage.kernel import secret as secrets
@@ -76,8 +77,10 @@ async def recover_user(services: Services, tenant_slug: str | None, email: str) 
     one_time = OneTime(digest(code), context.now + services.settings.one_time_code_lifetime)
     if user.disabled_at is not None:
         raise Refusal(Code.CONFLICT, f"the user {email} is disabled; another admin can enable them")
-    decision = change_user(context, user, UserChange.RESET, one_time)
-    await apply_and_notify(services, Acting(user.tenant_id), context, decision)
+    acting = Acting(user.tenant_id)
+    removed = await passkeys.removals(services.database, acting, user.id)
+    decision = change_user(context, user, UserChange.RESET, one_time, removed)
+    await apply_and_notify(services, acting, context, decision)
     return code
 
 

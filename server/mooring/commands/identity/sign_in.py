@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from mooring.commands.identity.password import require_strong
 from mooring.commands.kernel.apply import apply_and_notify
 from mooring.commands.services import Services
-from mooring.core.identity.token import FreshToken, Token, TokenKind, issue, session_token
+from mooring.core.identity.token import FreshToken, Token, TokenKind, issue, session_token, token_maker
 from mooring.core.identity.user import User, check_password_form, set_password
 from mooring.core.kernel import validation
 from mooring.core.kernel.decision import Actor, AuditRecord, Decision, DecisionContext, PrincipalKind
@@ -57,6 +57,7 @@ async def sign_in(
     origin: Origin,
     *,
     guessed: Callable[[], None],
+    user_agent: str | None = None,
     in_browser: bool = False,
 ) -> SignedIn:
     """Issue a session token if the credentials are valid; a Refusal otherwise.
@@ -73,7 +74,7 @@ async def sign_in(
         await _check_one_time(services, context, user, offered, origin, guessed=guessed)
     acting = replace(context, actor=Actor(PrincipalKind.USER, user.id))
     secret = new_token(TokenKind.SESSION)
-    fresh = FreshToken(context.mint(Prefix.TOKEN), digest(secret))
+    fresh = FreshToken(context.mint(Prefix.TOKEN), digest(secret), token_maker(origin.remote_address, user_agent))
     token = session_token(acting, fresh, user.id, user.tenant_id, in_browser=in_browser)
     decision = issue(token, fresh, action=ACTION)
     if offered.one_time_code is not None:

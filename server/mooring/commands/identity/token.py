@@ -11,6 +11,7 @@ from mooring.core.identity.token import (
     issue,
     personal_token,
     revoke_token,
+    token_maker,
 )
 from mooring.core.kernel.decision import Decision
 from mooring.core.kernel.errors import Code, Refusal
@@ -21,7 +22,9 @@ from mooring.storage.identity import tenant as tenants
 from mooring.storage.identity import token as tokens
 
 
-async def create_personal(work: Work[Token], secret: str, spec: PersonalTokenSpec) -> Answered:
+async def create_personal(
+    work: Work[Token], secret: str, spec: PersonalTokenSpec, user_agent: str | None = None
+) -> Answered:
     """Create a personal access token for the caller, with at most the actions that the caller has."""
     user_id = work.context.actor.id
 
@@ -35,7 +38,8 @@ async def create_personal(work: Work[Token], secret: str, spec: PersonalTokenSpe
                 f"a user has at most {PERSONAL_TOKENS_MAX} tokens",
                 {"limit": PERSONAL_TOKENS_MAX},
             )
-        fresh = FreshToken(work.context.mint(Prefix.TOKEN), digest(secret))
+        maker = token_maker(work.origin.remote_address, user_agent)
+        fresh = FreshToken(work.context.mint(Prefix.TOKEN), digest(secret), maker)
         token = personal_token(
             work.context,
             fresh,

@@ -12,11 +12,13 @@ from mooring.core.identity.user import (
     UserSpec,
     change_user,
     create_user,
+    end_other_sessions,
     require_reach,
     set_password,
 )
-from mooring.core.kernel.decision import Decision
+from mooring.core.kernel.decision import Decision, Remove
 from mooring.core.kernel.errors import Code, Refusal
+from mooring.storage.identity import passkey as passkeys
 from mooring.storage.identity import user as users
 
 
@@ -34,14 +36,24 @@ async def create(work: Work[User], spec: UserSpec, code: str) -> Answered:
 async def change(work: Work[User], user_id: str, how: UserChange, code: str | None = None) -> Answered:
     """Disable, enable or reset a user; a reset needs a new one-time code."""
 
-    async def load() -> User:
+    async def load() -> tuple[User, list[Remove]]:
         user = require(await users.find(work.database, work.acting, user_id), "user")
-        if how is UserChange.RESET:
-            require_reach(work.authority, await users.roles(work.database, work.acting, user_id))
-        return user
+        if how is not UserChange.RESET:
+            return user, []
+        require_reach(work.authority, await users.roles(work.database, work.acting, user_id))
+        return user, await passkeys.removals(work.database, work.acting, user_id)
 
     new_code = None if code is None else one_time(work, code)
-    return await work.execute(load, lambda user: change_user(work.context, user, how, new_code))
+    return await work.execute(load, lambda loaded: change_user(work.context, loaded[0], how, new_code, loaded[1]))
+
+
+async def end_own_other_sessions(work: Work[User]) -> Answered:
+    """End every session of the caller except the one that asks."""
+
+    async def load() -> User:
+        return require(await users.find(work.database, work.acting, work.context.actor.id), "user")
+
+    return await work.execute(load, lambda user: end_other_sessions(work.context, user))
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ class Membership:
     role: str
     revision: int
     created_at: datetime
+    identity_provider_id: str | None = None  # whose groups gave it; None: a person did
 
     @property
     def place(self) -> Place:

@@ -27,6 +27,8 @@ BREAK_GLASS_LIFETIME: Final = timedelta(minutes=30)
 PERSONAL_LIFETIME_MAX: Final = timedelta(days=90)
 PERSONAL_TOKENS_MAX: Final = 50
 ACTIONS_MAX: Final = 200
+USER_AGENT_LENGTH_MAX: Final = 200
+REMOTE_ADDRESS_LENGTH_MAX: Final = 100
 
 
 class TokenKind(StrEnum):
@@ -50,6 +52,23 @@ TOKEN_PREFIX: Final = {
 
 
 @dataclass(frozen=True, slots=True)
+class TokenMaker:
+    """From where, and with which program, a person made a token: what they recognise it by."""
+
+    remote_address: str | None = None
+    user_agent: str | None = None
+
+
+UNKNOWN_MAKER: Final = TokenMaker()
+
+
+def token_maker(remote_address: str | None, user_agent: str | None) -> TokenMaker:
+    """The maker of a token, with the program's own name bounded and free of what does not print."""
+    shown = "".join(each for each in user_agent or "" if each.isprintable())[:USER_AGENT_LENGTH_MAX].strip()
+    return TokenMaker((remote_address or "")[:REMOTE_ADDRESS_LENGTH_MAX] or None, shown or None)
+
+
+@dataclass(frozen=True, slots=True)
 class Token:
     """A token without its secret."""
 
@@ -68,14 +87,17 @@ class Token:
     revoked_at: datetime | None
     last_used_at: datetime | None = None
     node_id: str | None = None
+    remote_address: str | None = None
+    user_agent: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class FreshToken:
-    """The id and the hash of a new token; the token itself goes only to the caller."""
+    """The id and the hash of a new token, and who made it; the token itself goes only to the caller."""
 
     id: str
     hash: bytes
+    maker: TokenMaker = UNKNOWN_MAKER
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +174,8 @@ def _token(
         expires_at=context.now + lifetime,
         revoked_at=None,
         node_id=node_id,
+        remote_address=fresh.maker.remote_address,
+        user_agent=fresh.maker.user_agent,
     )
 
 

@@ -5,13 +5,13 @@ SHA-256 of the code, until it is used or expires. Several tenants may each have 
 none of them learns about the others.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 
 from mooring.core.kernel import validation
-from mooring.core.kernel.decision import AuditRecord, Decision, DecisionContext, EventRecord, Insert, Update
+from mooring.core.kernel.decision import AuditRecord, Decision, DecisionContext, EventRecord, Insert, Remove, Update
 from mooring.core.kernel.errors import Code, Refusal
 from mooring.core.kernel.event_types import EventType
 from mooring.core.kernel.ids import Prefix
@@ -27,7 +27,8 @@ LOCAL_PART_LENGTH_MIN = 3
 class User:
     """A person who signs in.
 
-    Tokens made before `tokens_from` are invalid, except the session token with the id `tokens_except`.
+    Tokens made before `tokens_from` are invalid, except the session token with the id `tokens_except`. Sessions made
+    before `sessions_from` are invalid, except `sessions_except`.
     """
 
     id: str
@@ -42,6 +43,8 @@ class User:
     created_at: datetime
     tokens_from: datetime | None = None
     tokens_except: str | None = None
+    sessions_from: datetime | None = None
+    sessions_except: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,8 +113,17 @@ def create_user(context: DecisionContext, tenant_id: str | None, spec: UserSpec,
     )
 
 
-def change_user(context: DecisionContext, user: User, change: UserChange, one_time: OneTime | None) -> Decision[User]:
-    """Disable, enable, reset (a new one-time code replaces the password and every token), or end every token."""
+def change_user(
+    context: DecisionContext,
+    user: User,
+    change: UserChange,
+    one_time: OneTime | None,
+    passkeys: Sequence[Remove] = (),
+) -> Decision[User]:
+    """Disable, enable, reset (a new one-time code replaces the password and every token), or end every token.
+
+    A reset removes the `passkeys`, too: an admin does it when an account was taken over.
+    """
     if user.id == context.actor.id and change in (UserChange.DISABLE, UserChange.ENABLE):
         raise Refusal(Code.LAST_ADMIN, "users cannot disable themselves", {"user_id": user.id})
     if change is UserChange.DISABLE:
@@ -132,7 +144,8 @@ def change_user(context: DecisionContext, user: User, change: UserChange, one_ti
             tokens_from=context.now,
             tokens_except=None,
         )
-    return _changed(user, after, action="user.update", change=change.value)
+    decision = _changed(user, after, action="user.update", change=change.value)
+    return replace(decision, writes=(*decision.writes, *passkeys)) if change is UserChange.RESET else decision
 
 
 def require_reach(giver: Authority, roles: Iterable[str]) -> None:
@@ -161,6 +174,12 @@ def set_password(context: DecisionContext, user: User, password_hash: str) -> De
     return _changed(user, after, action="self.update", change="password")
 
 
+def end_other_sessions(context: DecisionContext, user: User) -> Decision[User]:
+    """End every session of the user except the one in use; personal tokens stay."""
+    after = replace(user, sessions_from=context.now, sessions_except=context.actor.token_id)
+    return _changed(user, after, action="self.update", change="other_sessions_ended")
+
+
 def check_password_form(password: str, email: str) -> str:
     """Check the length: long enough to resist guessing, short enough to be hashed in bounded time; and that it does
     not contain what everybody knows of the user.
@@ -174,7 +193,16 @@ def check_password_form(password: str, email: str) -> str:
 
 
 def _changed(user: User, after: User, *, action: str, change: str) -> Decision[User]:
-    columns = ("password_hash", "one_time_hash", "one_time_expires_at", "disabled_at", "tokens_from", "tokens_except")
+    columns = (
+        "password_hash",
+        "one_time_hash",
+        "one_time_expires_at",
+        "disabled_at",
+        "tokens_from",
+        "tokens_except",
+        "sessions_from",
+        "sessions_except",
+    )
     changed = {name: getattr(after, name) for name in columns if getattr(after, name) != getattr(user, name)}
     if not changed:
         return Decision(result=user)

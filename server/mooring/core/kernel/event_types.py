@@ -29,6 +29,8 @@ class EventType(StrEnum):
     SERVICE_ACCOUNT_DELETED = "identity.service_account.deleted"
     SERVICE_ACCOUNT_KEY_ADDED = "identity.service_account.key_added"
     SERVICE_ACCOUNT_KEY_REVOKED = "identity.service_account.key_revoked"
+    IDENTITY_PROVIDER_CHANGED = "identity.identity_provider.changed"
+    PASSKEY_CHANGED = "identity.passkey.changed"
     TOKEN_ISSUED = "identity.token.issued"
     TOKEN_REVOKED = "identity.token.revoked"
     BREAK_GLASS_OPENED = "identity.break_glass.opened"
@@ -123,7 +125,9 @@ MEANING: Final[Mapping[EventType, str]] = {
     EventType.PROJECT_DELETED: "An empty project was deleted.",
     EventType.PROJECT_SECRET_CHANGED: "A project's secret was created, rotated or deleted; `data.change` says which.",
     EventType.USER_CREATED: "A user was made; their creator got the one-time sign-in code.",
-    EventType.USER_UPDATED: "A user was disabled, enabled, reset, or changed the password; `data.change` says which.",
+    EventType.USER_UPDATED: (
+        "A user was disabled, enabled or reset, changed the password, or ended sessions; `data.change` says which."
+    ),
     EventType.MEMBERSHIP_CREATED: "A user was given a role.",
     EventType.MEMBERSHIP_DELETED: "A role was taken from a user; the user's open streams are closed.",
     EventType.SERVICE_ACCOUNT_CREATED: "A service account was made.",
@@ -133,6 +137,10 @@ MEANING: Final[Mapping[EventType, str]] = {
     EventType.SERVICE_ACCOUNT_DELETED: "A service account was permanently deleted.",
     EventType.SERVICE_ACCOUNT_KEY_ADDED: "A public key was added to a service account.",
     EventType.SERVICE_ACCOUNT_KEY_REVOKED: "A key of a service account was revoked, and the tokens made with it.",
+    EventType.IDENTITY_PROVIDER_CHANGED: (
+        "An identity provider was set up, changed or deleted; `data.change` says which."
+    ),
+    EventType.PASSKEY_CHANGED: "A user registered, renamed or deleted a passkey; `data.change` says which.",
     EventType.TOKEN_ISSUED: "A token was issued; no event contains its secret.",
     EventType.TOKEN_REVOKED: "A token was revoked; every process refuses it once its token cache has expired.",
     EventType.BREAK_GLASS_OPENED: "A platform admin entered a tenant for a bounded time; `data.reason` says why.",

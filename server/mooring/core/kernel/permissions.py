@@ -115,7 +115,19 @@ _TABLE: Final = (
     ActionSpec("user_token.read", "read the sessions and tokens of users, never their secret", (_PA, _TA)),
     ActionSpec("user_token.revoke", "end sessions and revoke tokens of users", (_PA, _TA)),
     ActionSpec("self.read", "read who one is and what one may do", _EVERYONE),
-    ActionSpec("self.update", "change one's own password", _EVERYONE, human_only=True),
+    ActionSpec(
+        "self.update",
+        "change one's own password and passkeys, and end one's other sessions",
+        _EVERYONE,
+        human_only=True,
+    ),
+    ActionSpec("identity_provider.read", "read the identity providers of a place, never their secret", (_PA, _TA)),
+    ActionSpec(
+        "identity_provider.update",
+        "decide which identity providers sign people in, and with which roles",
+        (_PA, _TA),
+        human_only=True,
+    ),
     ActionSpec("break_glass.open", "enter a tenant for a bounded time with a stated reason", (_PA,), human_only=True),
     ActionSpec("break_glass.read", "read who entered which tenant, when and why", (_PA, _PO, _TA)),
     # contract

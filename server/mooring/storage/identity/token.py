@@ -12,10 +12,16 @@ from mooring.storage.kernel.database import PLATFORM, Acting, Database
 from mooring.storage.kernel.page_window import PageWindow
 
 _COLUMNS: Final = """id, kind, name, tenant_id, user_id, service_account_id, key_id, break_glass_id, actions, revision,
-       created_at, expires_at, revoked_at, last_used_at, node_id"""
+       created_at, expires_at, revoked_at, last_used_at, node_id, remote_address, user_agent"""
 _PREFIXED: Final = ", ".join(f"t.{column.strip()}" for column in _COLUMNS.split(","))
 
-FACTS: Final = """
+_IS_VALID: Final = """(u.tokens_from IS NULL OR t.created_at >= u.tokens_from
+        OR (t.id = u.tokens_except AND t.kind = 'session'))
+   AND (t.kind <> 'session' OR u.sessions_from IS NULL OR t.created_at >= u.sessions_from
+        OR t.id = u.sessions_except)"""
+"""Whether the user's token is not one of those that a new password, a reset or the end of other sessions ended."""
+
+FACTS: Final = f"""
 SELECT t.id AS token_id, t.kind, t.tenant_id, t.user_id, t.service_account_id, t.break_glass_id,
        b.role AS break_glass_role, t.actions AS token_actions, t.expires_at,
        u.disabled_at IS NOT NULL AS user_disabled,
@@ -31,25 +37,24 @@ SELECT t.id AS token_id, t.kind, t.tenant_id, t.user_id, t.service_account_id, t
   LEFT JOIN tenant home ON home.id = t.tenant_id AND t.kind <> 'break_glass'
   LEFT JOIN node n ON n.id = t.node_id
  CROSS JOIN LATERAL (
-   SELECT coalesce(array_agg(m.role ORDER BY m.id), '{}') AS roles,
-          coalesce(array_agg(m.project_id ORDER BY m.id), '{}') AS role_projects
+   SELECT coalesce(array_agg(m.role ORDER BY m.id), '{{}}') AS roles,
+          coalesce(array_agg(m.project_id ORDER BY m.id), '{{}}') AS role_projects
      FROM membership m LEFT JOIN project p ON p.id = m.project_id
     WHERE m.user_id = t.user_id AND p.deleted_at IS NULL) held
- WHERE t.hash = $1 AND t.revoked_at IS NULL AND t.expires_at > now()
-   AND (u.tokens_from IS NULL OR t.created_at >= u.tokens_from OR (t.id = u.tokens_except AND t.kind = 'session'))"""
+ WHERE t.hash = $1 AND t.revoked_at IS NULL AND t.expires_at > now() AND {_IS_VALID}"""
 FIND_OWN: Final = f"SELECT {_COLUMNS} FROM token WHERE id = $1 AND (user_id = $2 OR service_account_id = $2)"
 LIST_OWN: Final = f"""
-SELECT {_COLUMNS} FROM token
- WHERE (user_id = $1 OR service_account_id = $1) AND revoked_at IS NULL AND expires_at > $2 AND id > $3
- ORDER BY id LIMIT $4"""
+SELECT {_PREFIXED} FROM token t LEFT JOIN "user" u ON u.id = t.user_id
+ WHERE (t.user_id = $1 OR t.service_account_id = $1) AND t.revoked_at IS NULL AND t.expires_at > $2 AND {_IS_VALID}
+   AND t.id > $3
+ ORDER BY t.id LIMIT $4"""
 _OF_USERS: Final = """
   FROM token t JOIN "user" u ON u.id = t.user_id
  WHERE coalesce(t.tenant_id, '') = coalesce($1, '') AND u.tenant_id IS NOT DISTINCT FROM $1
    AND t.kind IN ('session', 'personal')"""
 FIND_OF_USERS: Final = f"SELECT {_PREFIXED}{_OF_USERS} AND t.id = $2"
 LIST_OF_USERS: Final = f"""
-SELECT {_PREFIXED}{_OF_USERS} AND t.revoked_at IS NULL AND t.expires_at > $2 AND u.disabled_at IS NULL
-   AND (u.tokens_from IS NULL OR t.created_at >= u.tokens_from OR (t.id = u.tokens_except AND t.kind = 'session'))
+SELECT {_PREFIXED}{_OF_USERS} AND t.revoked_at IS NULL AND t.expires_at > $2 AND u.disabled_at IS NULL AND {_IS_VALID}
    AND t.user_id = coalesce($3, t.user_id) AND t.id > $4
  ORDER BY t.id LIMIT $5"""
 COUNT_PERSONAL: Final = """

@@ -8,14 +8,16 @@ from mooring.core.identity.user import User
 from mooring.storage.kernel.database import PLATFORM, Acting, Database
 from mooring.storage.kernel.page_window import PageWindow
 
-_COLUMNS: Final = """u.id, u.tenant_id, u.email, u.display_name, u.password_hash, u.one_time_hash,
-       u.one_time_expires_at, u.disabled_at, u.revision, u.created_at, u.tokens_from, u.tokens_except"""
-FIND: Final = f'SELECT {_COLUMNS} FROM "user" u WHERE u.id = $1 AND u.tenant_id IS NOT DISTINCT FROM $2'
+COLUMNS: Final = """u.id, u.tenant_id, u.email, u.display_name, u.password_hash, u.one_time_hash,
+       u.one_time_expires_at, u.disabled_at, u.revision, u.created_at, u.tokens_from, u.tokens_except,
+       u.sessions_from, u.sessions_except"""
+FIND: Final = f'SELECT {COLUMNS} FROM "user" u WHERE u.id = $1 AND u.tenant_id IS NOT DISTINCT FROM $2'
 LIST: Final = f"""
-SELECT {_COLUMNS} FROM "user" u WHERE u.tenant_id IS NOT DISTINCT FROM $1 AND u.id > $2 ORDER BY u.id LIMIT $3"""
+SELECT {COLUMNS} FROM "user" u WHERE u.tenant_id IS NOT DISTINCT FROM $1 AND u.id > $2 ORDER BY u.id LIMIT $3"""
 SIGN_IN_TENANT: Final = f"""
-SELECT {_COLUMNS} FROM "user" u JOIN tenant t ON t.id = u.tenant_id WHERE t.slug = $1 AND u.email = $2"""
-SIGN_IN_PLATFORM: Final = f'SELECT {_COLUMNS} FROM "user" u WHERE u.tenant_id IS NULL AND u.email = $1'
+SELECT {COLUMNS} FROM "user" u JOIN tenant t ON t.id = u.tenant_id WHERE t.slug = $1 AND u.email = $2"""
+SIGN_IN_PLATFORM: Final = f'SELECT {COLUMNS} FROM "user" u WHERE u.tenant_id IS NULL AND u.email = $1'
+BY_EMAIL: Final = f'SELECT {COLUMNS} FROM "user" u WHERE u.tenant_id IS NOT DISTINCT FROM $1 AND u.email = $2'
 SIGNED_IN_FROM: Final = """
 SELECT EXISTS (
   SELECT FROM audit WHERE action = 'sign_in' AND outcome = 'done' AND actor_id = $1 AND remote_address = $2)"""
@@ -40,6 +42,12 @@ async def find_for_sign_in(database: Database, tenant_slug: str | None, email: s
         row = await database.fetchrow(PLATFORM, SIGN_IN_PLATFORM, email)
     else:
         row = await database.fetchrow(PLATFORM, SIGN_IN_TENANT, tenant_slug, email)
+    return None if row is None else user_of(row)
+
+
+async def find_by_email(database: Database, tenant_id: str | None, email: str) -> User | None:
+    """The user with this address, read as the platform because nobody is authenticated yet."""
+    row = await database.fetchrow(PLATFORM, BY_EMAIL, tenant_id, email)
     return None if row is None else user_of(row)
 
 

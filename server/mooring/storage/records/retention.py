@@ -65,6 +65,7 @@ TOKENS_EXPIRED: Final = _old("token", "expires_at < $1")
 TOKENS_REVOKED: Final = _old("token", "revoked_at < $1")
 ASSERTIONS: Final = _old("assertion", "expires_at < $1")
 NODE_ASSERTIONS: Final = _old("node_assertion", "expires_at < $1")
+SIGN_IN_CHALLENGES: Final = _old("sign_in_challenge", "expires_at < $1")
 ENROLMENT_TOKENS: Final = _old("enrolment_token", "expires_at < $1")
 EXEC_RECORDINGS: Final = _old("exec_recording", "started_at < $1")
 VISITS: Final = _old("visit", "expires_at < $1")
@@ -153,6 +154,7 @@ STATEMENTS: Final[Mapping[str, str]] = {
     "token_revoked": TOKENS_REVOKED,
     "assertion": ASSERTIONS,
     "node_assertion": NODE_ASSERTIONS,
+    "sign_in_challenge": SIGN_IN_CHALLENGES,
     "enrolment_token": ENROLMENT_TOKENS,
     "visit": VISITS,
     "exec_recording": EXEC_RECORDINGS,

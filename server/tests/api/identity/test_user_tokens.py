@@ -109,3 +109,30 @@ async def test_a_token_for_keys_that_open_nothing_any_more_opens_nothing(world: 
         "/api/v1/tokens", json={"name": "m", "actions": ["sku.read", "user.read"]}
     )
     assert mixed.json()["actions"] == ["user.read"]
+
+
+async def test_a_person_sees_where_a_session_was_made_and_ends_the_others(world: World) -> None:
+    acme = await world.tenant("acme")
+    project = await world.project(acme, "of-vera")
+    here = world.client(await world.member(acme, project, "project_viewer", "vera"))
+    body = {"tenant": acme.slug, "email": f"vera@{acme.slug}.example", "password": "correct horse battery staple"}
+    strange = {"user-agent": "Mozilla\t" + "x" * 500}
+    elsewhere = (await world.client(address="127.0.0.9").post("/api/v1/sign-in", json=body, headers=strange)).json()
+    other = world.client(elsewhere["token"])
+    laptop = world.client((await here.post("/api/v1/tokens", json={"name": "laptop"})).json()["token"])
+    seen = {each["id"]: each for each in (await other.get("/api/v1/tokens")).json()["items"]}
+    assert (seen[elsewhere["token_id"]]["remote_address"], len(seen[elsewhere["token_id"]]["user_agent"])) == (
+        "127.0.0.9",
+        200,
+    )
+    assert [each["id"] for each in seen.values() if each["current"]] == [elsewhere["token_id"]]
+    assert [(each["kind"], each["user_agent"][:12]) for each in seen.values() if each["name"] == "laptop"] == [
+        ("personal", "python-httpx")
+    ]
+    assert (await here.post("/api/v1/tokens/end-other-sessions")).status_code == 204
+    assert [(await each.get(WHO)).status_code for each in (here, other, laptop)] == [200, 401, 200]
+    kept = [(each["kind"], each["current"]) for each in (await here.get("/api/v1/tokens")).json()["items"]]
+    assert kept == [("session", True), ("personal", False)]
+    assert (await world.client().post("/api/v1/sign-in", json=body)).status_code == 200, "a later one is valid"
+    trail = (await world.client(acme.token).get(f"/api/v1/tenants/{acme.id}/audit?action=self.update")).json()["items"]
+    assert sum(row["after"]["change"] == "other_sessions_ended" for row in trail) == 1

@@ -16,6 +16,7 @@ import pytest
 from mooring.api.project_tenant_cache import ProjectTenantCache
 from mooring.api.routes import ROUTES
 from mooring.core.kernel.decision import Insert
+from mooring.core.kernel.ids import Prefix
 from mooring.core.kernel.permissions import AccessDecision, Authority, Scope
 from mooring.settings import Settings
 from mooring.storage.kernel.database import PLATFORM, TENANT_ROLE, WITH_KEPT_PLANS, Acting, Database
@@ -182,7 +183,28 @@ async def _home(world: World, slug: str) -> Home:
     await project_rows.birth("artifact")
     await home.new_user(Scope.TENANT)
     await _chain_rows(project_rows)
+    await _identity_rows(home, project_rows)
     return home
+
+
+async def _identity_rows(home: Home, project_rows: ProjectRows) -> None:
+    """Somebody whom an identity provider knows, with a role of their groups, and a challenge of theirs."""
+    user = await home.new_user(Scope.TENANT)
+    provider = await home.ids(next(each for each in ROUTES if each.name == "get_tenant_identity_provider"), fresh=True)
+    named = {**user, "tenant_id": home.tenant.id, "created_at": CLOCK.now()}
+    named["identity_provider_id"] = provider["identity_provider_id"]
+    identity = {"id": CLOCK.mint(Prefix.USER_IDENTITY), "subject": home.tenant.id}
+    role = {"id": CLOCK.mint(Prefix.MEMBERSHIP), "role": "project_viewer", "project_id": home.project_id}
+    own_passkey = {"id": CLOCK.mint(Prefix.PASSKEY), "tenant_id": home.tenant.id, "created_at": CLOCK.now()}
+    own_passkey |= {"credential_id": home.tenant.id.encode(), "public_key": b"k", "sign_count": 0, "name": "laptop"}
+    own_passkey["transports"] = []
+    challenge = {"id": home.tenant.id, "purpose": "any", "expires_at": CLOCK.now(), "tenant_id": home.tenant.id}
+    await project_rows.write(
+        Insert("user_identity", named | identity),
+        Insert("membership", named | role),
+        Insert("sign_in_challenge", challenge | user),
+        Insert("passkey", own_passkey | user),
+    )
 
 
 async def _chain_rows(project_rows: ProjectRows) -> None:

@@ -53,6 +53,7 @@ from server.tests.support.sample_decisions.instances import DRIVEN_INSTANCES
 from server.tests.support.sample_decisions.money import DRIVEN_MONEY
 from server.tests.support.sample_decisions.nodes import DRIVEN_NODES
 from server.tests.support.sample_decisions.runtime import DRIVEN_RUNTIME
+from server.tests.support.sample_decisions.sign_in import DRIVEN_SIGN_IN
 from server.tests.support.sample_decisions.tasks import DRIVEN_TASKS
 from server.tests.support.sample_decisions.usage_sources import DRIVEN_USAGE_SOURCES
 from server.tests.support.sample_decisions.visits import DRIVEN_VISITS
@@ -203,6 +204,7 @@ DRIVEN: Final[dict[str, Driver]] = {
     **DRIVEN_ATTACHMENTS,
     **DRIVEN_INSTANCES,
     **DRIVEN_MONEY,
+    **DRIVEN_SIGN_IN,
     **DRIVEN_USAGE_SOURCES,
     **DRIVEN_NODES,
     **DRIVEN_RUNTIME,
@@ -249,6 +251,7 @@ DRIVEN: Final[dict[str, Driver]] = {
     "token.revoke_token": lambda now: token.revoke_token(now, a_token()),
     "user.create_user": lambda now: user.create_user(now, TENANT, user.UserSpec("b@acme.example", "B"), ONE_TIME),
     "user.change_user": _every_change_of_a_user,
+    "user.end_other_sessions": lambda now: user.end_other_sessions(now, a_user()),
     "user.set_password": lambda now: user.set_password(now, a_user(), "$argon2id$…"),
     "webhook.create_webhook": lambda now: webhook.create_webhook(
         now, (TENANT, None), WebhookSpec("https://receiver.example/"), NewWebhookKey("whsec_x", SEALED), 0

@@ -39,6 +39,7 @@ from mooring.commands.identity.token_exchange import exchange_token
 from mooring.commands.kernel.lookup import require
 from mooring.commands.kernel.work import Answered
 from mooring.core.identity.token import PersonalTokenSpec, TokenKind
+from mooring.core.identity.user import User
 from mooring.core.kernel.decision import PrincipalKind
 from mooring.core.kernel.errors import Code, Refusal
 from mooring.core.kernel.permissions import Authority, Scope
@@ -46,6 +47,8 @@ from mooring.gateways.passwords import new_token
 from mooring.storage.identity import break_glass as entries
 from mooring.storage.identity import project as projects
 from mooring.storage.identity import token as tokens
+from mooring.storage.identity import user as users
+from mooring.storage.kernel.database import Acting
 
 EXCHANGE = "/oauth/token"
 
@@ -131,7 +134,13 @@ async def _sign_in(request: RequestContext, body: SignIn, *, in_browser: bool = 
     guessed, undo = await begin_sign_in(request, body.tenant, body.email, has_password=body.one_time_code is None)
     try:
         signed_in = await signing_in.sign_in(
-            request.services, request.context, offered, request.origin, guessed=guessed, in_browser=in_browser
+            request.services,
+            request.context,
+            offered,
+            request.origin,
+            guessed=guessed,
+            user_agent=request.headers.get("user-agent"),
+            in_browser=in_browser,
         )
     except Refusal as refusal:
         if refusal.code is not Code.SIGN_IN_REFUSED:
@@ -173,7 +182,16 @@ async def exchange_assertion(request: RequestContext, body: TokenGrant) -> Acces
 @route("GET", "/whoami", Scope.SELF, RouteSpec("whoami", "get", "self.read", answer=WhoAmI))
 async def get_whoami(request: RequestContext) -> WhoAmI:
     """Read who the caller is, and what they may do in which place."""
-    return who_am_i(request.caller, await _own_projects(request))
+    return who_am_i(request.caller, await _own_user(request), await _own_projects(request))
+
+
+async def _own_user(request: RequestContext) -> User | None:
+    """The person who calls; inside a break-glass entry that is a user of the platform."""
+    actor = request.caller.actor
+    if actor.kind is not PrincipalKind.USER:
+        return None
+    acting = Acting() if actor.break_glass_id is not None else request.acting
+    return await users.find(request.services.database, acting, actor.id)
 
 
 async def _own_projects(request: RequestContext) -> dict[str, str]:
@@ -215,7 +233,7 @@ async def list_tokens(request: RequestContext, query: PageQuery) -> Page[TokenVi
     rows = await tokens.list_own(
         request.services.database, request.acting, request.caller.actor.id, request.context.now, window
     )
-    return page(rows, query, "token", token_view)
+    return page(rows, query, "token", partial(token_view, used=request.caller.actor.token_id))
 
 
 @route(
@@ -240,20 +258,31 @@ async def create_token(request: RequestContext, body: CreateToken) -> Answered:
     secret = new_token(TokenKind.PERSONAL)
     work = request.work(partial(token_created, secret=secret))
     spec = PersonalTokenSpec(body.name, timedelta(seconds=body.expires_in_seconds), body.actions)
-    return await commands.create_personal(work, secret, spec)
+    return await commands.create_personal(work, secret, spec, request.headers.get("user-agent"))
 
 
 @route("GET", "/tokens/{token_id}", Scope.SELF, RouteSpec("token", "get", "token.read", answer=TokenView))
 async def get_token(request: RequestContext, token_id: str) -> TokenView:
     """Read one of the caller's own tokens, never its secret."""
     row = await tokens.find_own(request.services.database, request.acting, token_id, request.caller.actor.id)
-    return token_view(require(row, "token"))
+    return token_view(require(row, "token"), request.caller.actor.token_id)
 
 
 @route("DELETE", "/tokens/{token_id}", Scope.SELF, RouteSpec("token", "revoke", "token.revoke", answer=TokenView))
 async def revoke_token(request: RequestContext, token_id: str) -> Answered:
     """Revoke one of the caller's own tokens and close its open streams."""
     return await commands.revoke(request.work(token_view), token_id)
+
+
+@route(
+    "POST",
+    "/tokens/end-other-sessions",
+    Scope.SELF,
+    RouteSpec("token", "end_other_sessions", "self.update", 204),
+)
+async def end_other_sessions(request: RequestContext) -> Answered:
+    """End every session of the caller except the one in use, and close their open streams; personal tokens stay."""
+    return await user_commands.end_own_other_sessions(request.work(lambda _: None))
 
 
 @route(

@@ -38,7 +38,7 @@ async def list_user_tokens(request: RequestContext, query: UserTokenQuery) -> Pa
         page_window(query, "user_token"),
         user_id=query.user_id,
     )
-    return page(rows, query, "user_token", user_token_view)
+    return page(rows, query, "user_token", partial(user_token_view, used=request.caller.actor.token_id))
 
 
 @route_in(
@@ -50,7 +50,7 @@ async def list_user_tokens(request: RequestContext, query: UserTokenQuery) -> Pa
 async def get_user_token(request: RequestContext, user_token_id: str) -> UserTokenView:
     """Read a session or a personal token of a user, never its secret."""
     row = await tokens.find_of_users(request.services.database, request.acting, user_token_id)
-    return user_token_view(require(row, "token"))
+    return user_token_view(require(row, "token"), request.caller.actor.token_id)
 
 
 @route_in(

@@ -31,6 +31,7 @@ from mooring.core.identity.service_account import (
     ServiceAccountState,
 )
 from mooring.core.identity.token import Token, TokenKind
+from mooring.core.identity.user import User
 from mooring.core.kernel.permissions import Authority, Place, Role, Scope
 
 
@@ -157,6 +158,11 @@ class TokenView(Shown):
     expires_at: Time
     revoked_at: Time | None
     last_used_at: Time | None
+    remote_address: Annotated[str | None, Meta(description="From where it was made, where that is known.")]
+    user_agent: Annotated[
+        str | None, Meta(description="What the program that made it called itself, at most 200 characters; no proof.")
+    ]
+    current: Annotated[bool, Meta(description="Whether this request was made with it.")]
 
 
 class UserTokenView(TokenView):
@@ -183,6 +189,8 @@ class WhoAmI(Shown):
 
     kind: str
     id: str
+    email: Annotated[str | None, Meta(description="Of a person.")]
+    display_name: Annotated[str | None, Meta(description="Of a person.")]
     tenant_id: str | None
     token_id: str | None
     token_kind: TokenKind | None
@@ -264,19 +272,20 @@ def encode_key(key: bytes) -> str:
     return base64.b64encode(key).decode()
 
 
-def token_view(token: Token) -> TokenView:
-    return TokenView(**_token_fields(token))
+def token_view(token: Token, used: str | None = None) -> TokenView:
+    """The view for the caller who used the token with the id `used`."""
+    return TokenView(**_token_fields(token, used))
 
 
-def user_token_view(token: Token) -> UserTokenView:
-    return UserTokenView(**_token_fields(token), user_id=str(token.user_id))
+def user_token_view(token: Token, used: str | None = None) -> UserTokenView:
+    return UserTokenView(**_token_fields(token, used), user_id=str(token.user_id))
 
 
 def token_created(token: Token, secret: str) -> TokenCreated:
-    return TokenCreated(**_token_fields(token), token=secret)
+    return TokenCreated(**_token_fields(token, None), token=secret)
 
 
-def _token_fields(token: Token) -> dict[str, Any]:
+def _token_fields(token: Token, used: str | None) -> dict[str, Any]:
     return {
         "id": token.id,
         "kind": TokenKind(token.kind),
@@ -286,14 +295,19 @@ def _token_fields(token: Token) -> dict[str, Any]:
         "expires_at": token.expires_at,
         "revoked_at": token.revoked_at,
         "last_used_at": token.last_used_at,
+        "remote_address": token.remote_address,
+        "user_agent": token.user_agent,
+        "current": token.id == used,
     }
 
 
-def who_am_i(caller: Caller, project_slugs: dict[str, str]) -> WhoAmI:
+def who_am_i(caller: Caller, user: User | None, project_slugs: dict[str, str]) -> WhoAmI:
     authority = caller.authority
     return WhoAmI(
         kind=caller.actor.kind.value,
         id=caller.actor.id,
+        email=None if user is None else user.email,
+        display_name=None if user is None else user.display_name,
         tenant_id=caller.tenant_id,
         token_id=caller.actor.token_id,
         token_kind=None if caller.token_kind is None else TokenKind(caller.token_kind),

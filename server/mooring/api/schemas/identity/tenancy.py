@@ -151,6 +151,9 @@ class MembershipView(Shown):
     user_id: str
     role: Role
     created_at: Time
+    identity_provider_id: Annotated[
+        str | None, Meta(description="The provider whose groups gave the role; it takes it away at a later sign-in.")
+    ]
     allowed_actions: list[str]
 
 
@@ -234,5 +237,6 @@ def membership_view(authority: Authority, membership: Membership) -> MembershipV
         user_id=membership.user_id,
         role=Role(membership.role),
         created_at=membership.created_at,
+        identity_provider_id=membership.identity_provider_id,
         allowed_actions=allowed(authority, membership.place, ("membership.delete",)),
     )
