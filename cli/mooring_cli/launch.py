@@ -138,7 +138,11 @@ def choose_capacity(invocation: Invocation, path: dict[str, str], body: dict[str
     if fitting:
         smallest = min(fitting, key=lambda each: int(each["gpu_count"]))
         body["placement"] = {**placement, "sku": names[0], "gpu_count": smallest["gpu_count"]}
-    # With none the request goes out as it is: the server's answer says what is missing, or why nothing fits.
+        return
+    offered = sorted({str(each["sku"]) for each in shapes})
+    if len(offered) == 1:  # the server's answer about it says why it does not fit
+        smallest = min(int(each["gpu_count"]) for each in shapes)
+        body["placement"] = {"gpu_count": smallest, **placement, "sku": offered[0]}
 
 
 def body_of(resolver: ScopeResolver, path: dict[str, str], app: str, given: dict[str, Any]) -> dict[str, Any]:

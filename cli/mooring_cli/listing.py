@@ -29,7 +29,10 @@ PAGE_MAX = 500
 EVENT_WAIT_SECONDS = 20
 AGAIN_SECONDS = 2.0
 COMPLETE = ("json", "yaml")
-POINTERS = {"apps": "mooring catalog list shows the apps that a project can launch."}
+POINTERS = {
+    "apps": "mooring catalog list shows the apps that a project can launch.",
+    "instances": "mooring launch APP launches one; mooring catalog list shows the apps.",
+}
 """What to say about an empty list, where people look for something else."""
 
 

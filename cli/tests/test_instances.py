@@ -243,6 +243,8 @@ def shape(sku: str, gpu_count: int, *, fits: bool = True, available: bool = True
         ([shape("small", 1), shape("small", 2)], ("--gpu-count", "2"), {"sku": "small", "gpu_count": 2}),
         ([shape("small", 1), shape("gone", 1, available=False)], (), {"sku": "small", "gpu_count": 1}),
         ([shape("small", 1), shape("big", 1)], (), "--sku big or --sku small"),
+        ([shape("small", 2, fits=False), shape("small", 1, fits=False)], (), {"sku": "small", "gpu_count": 1}),
+        ([shape("small", 1), shape("small", 2)], ("--gpu-count", "3"), {"sku": "small", "gpu_count": 3}),
         ([], (), None),
     ],
 )
