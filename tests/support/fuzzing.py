@@ -9,11 +9,15 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+from hypothesis import settings
+
 from tools.soak import is_soak, played, seed
 
 INPUTS = 400
 SOAK_SECONDS = 120.0
 SIZE_MAX = 200_000
+thorough = settings(max_examples=5_000 if is_soak() else 100)
+"""For properties: their number of examples, more in a soak."""
 
 
 @contextmanager

@@ -23,7 +23,7 @@ from mooring_agent.tasks.journal import Journal
 from mooring_agent.tasks.log_read import LogReadHandler
 from mooring_agent.tasks.probes import PROBES
 from mooring_agent.tasks.verifier import TaskRefused
-from tests.support.fuzzing import mutated, named
+from tests.support.fuzzing import mutated, named, thorough
 from tools.soak import played
 
 SCALARS = (
@@ -74,7 +74,7 @@ async def _given(payload: dict[str, Any] | bytes) -> None:
     assert not unfinished
 
 
-@settings(suppress_health_check=[HealthCheck.too_slow])
+@settings(thorough, suppress_health_check=[HealthCheck.too_slow])
 @given(st.sampled_from(sorted(ARGUMENTS)), ARGUMENT_SETS, CHANGED)
 def test_any_arguments_and_fields_are_refused_or_done(
     type: str, arguments: dict[str, Any], changed: dict[str, Any]
@@ -91,6 +91,7 @@ def test_any_signed_bytes_are_refused_or_done() -> None:
             asyncio.run(_given(data))
 
 
+@thorough
 @given(st.text(max_size=50), st.text(max_size=50), st.text(max_size=100))
 def test_any_envelope_is_refused(payload: str, key_id: str, signature: str) -> None:
     played()

@@ -29,7 +29,7 @@ from mooring_agent.tunnels.frames import (
     read_frame,
 )
 from mooring_agent.tunnels.tunnel import FRAMES_QUEUED_MAX, Tunnel
-from tests.support.fuzzing import mutated, named
+from tests.support.fuzzing import mutated, named, thorough
 from tests.support.waiting import turns
 from tools.soak import played
 
@@ -124,6 +124,7 @@ async def _carried(data: bytes, target: type[StuckStream] = EchoStream, **argume
     return tunnel
 
 
+@thorough
 @given(FRAMES)
 def test_any_frames_end_a_tunnel_or_pass(data: bytes) -> None:
     played()

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from mooring.core.kernel.errors import Code, Refusal
 from mooring.relay.header_policy import COOKIES, check, cookies, has_platform_token, request_headers
 from mooring.relay.http import HEAD_MAX, PeerGone, ServedConnection, value_of, wants_switch
-from tests.support.fuzzing import mutated, named
+from tests.support.fuzzing import mutated, named, thorough
 from tools.soak import played
 
 CORPUS = (
@@ -96,6 +96,7 @@ def framing(headers: Any) -> list[bytes]:
     return [name for name, _ in headers if name in (b"content-length", b"transfer-encoding")]
 
 
+@thorough
 @given(HEADS)
 def test_any_bytes_are_refused_or_forwarded_as_one_request(data: bytes) -> None:
     played()
