@@ -2,14 +2,17 @@
 import Activity from "lucide-react/icons/activity";
 import BadgeCheck from "lucide-react/icons/badge-check";
 import Boxes from "lucide-react/icons/boxes";
+import Coins from "lucide-react/icons/coins";
 import HardDrive from "lucide-react/icons/hard-drive";
 import House from "lucide-react/icons/house";
 import KeyRound from "lucide-react/icons/key-round";
 import LayoutGrid from "lucide-react/icons/layout-grid";
 import Package from "lucide-react/icons/package";
+import Receipt from "lucide-react/icons/receipt-text";
 import ScrollText from "lucide-react/icons/scroll-text";
 import Server from "lucide-react/icons/server";
 import ShieldCheck from "lucide-react/icons/shield-check";
+import Tag from "lucide-react/icons/tag";
 import Webhook from "lucide-react/icons/webhook";
 import type { Schemas } from "./api/client";
 
@@ -69,6 +72,20 @@ export const GROUPS: PageGroup[] = [
       { to: "/events", label: "Events", icon: Activity, letter: "v", isFor: may("event.read") },
       { to: "/webhooks", label: "Webhooks", icon: Webhook, letter: "k", isFor: may("webhook.read") },
       { to: "/break-glass", label: "Break-glass", icon: KeyRound, letter: "x", isFor: may("break_glass.read") },
+    ],
+  },
+  {
+    label: "Money",
+    pages: [
+      { to: "/billing", label: "Billing", icon: Receipt, letter: "b", isFor: ofTenant },
+      {
+        to: "/platform-billing",
+        label: "All tenants' billing",
+        icon: Coins,
+        letter: "m",
+        isFor: may("billing.overview.read"),
+      },
+      { to: "/prices", label: "Prices", icon: Tag, letter: "i", isFor: always },
     ],
   },
 ];

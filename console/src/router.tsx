@@ -4,6 +4,7 @@ import type { InstanceFilter } from "./api/queries/runtime";
 import { catalogRoutes } from "./routes/catalog";
 import { fleetRoutes } from "./routes/fleet";
 import { oneOf, root, shell, text } from "./routes/frame";
+import { moneyRoutes, STEPS } from "./routes/money";
 import { recordsRoutes } from "./routes/records";
 
 /** An address inside the console; anything else is dropped, so that no link can lead elsewhere after the sign-in. */
@@ -60,7 +61,7 @@ const workloads = createRoute({
   component: lazyRouteComponent(() => import("./pages/Workloads"), "Workloads"),
 });
 
-export const TABS = ["overview", "timeline", "members", "operations", "logs", "receipts"] as const;
+export const TABS = ["overview", "timeline", "members", "operations", "logs", "cost", "receipts"] as const;
 export type Tab = (typeof TABS)[number];
 
 const workload = createRoute({
@@ -70,6 +71,7 @@ const workload = createRoute({
     tab: oneOf(search.tab, TABS),
     view: oneOf(search.view, ["story", "raw"] as const),
     member: text(search.member),
+    step: oneOf(search.step, STEPS),
   }),
   component: lazyRouteComponent(() => import("./pages/Workload"), "Workload"),
 });
@@ -84,12 +86,23 @@ export interface WorkloadSearch {
   tab?: Tab;
   view?: "story" | "raw";
   member?: string;
+  step?: (typeof STEPS)[number];
 }
 
 export const router = createRouter({
   routeTree: root.addChildren([
     signIn,
-    shell.addChildren([home, catalog, launch, workloads, workload, ...catalogRoutes, ...fleetRoutes, ...recordsRoutes]),
+    shell.addChildren([
+      home,
+      catalog,
+      launch,
+      workloads,
+      workload,
+      ...catalogRoutes,
+      ...fleetRoutes,
+      ...recordsRoutes,
+      ...moneyRoutes,
+    ]),
   ]),
   basepath: "/console",
   defaultPreload: "intent",

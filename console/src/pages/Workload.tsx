@@ -13,6 +13,7 @@ import { useTitle } from "../parts/title";
 import { Button, CopyButton, PageHead, ProblemBox, Skeleton } from "../parts/ui";
 import { TABS } from "../router";
 import { NotFoundBody } from "./NotFound";
+import { Cost } from "./workload/Cost";
 import { Logs } from "./workload/Logs";
 import { Members } from "./workload/Members";
 import { Operations } from "./workload/Operations";
@@ -90,6 +91,7 @@ function WorkloadPage({ instance, interrupted }: { instance: Instance; interrupt
       {tab === "members" && <Members instance={instance} done={refresh} />}
       {tab === "operations" && <Operations instance={instance} done={refresh} />}
       {tab === "logs" && <Logs instance={instance} />}
+      {tab === "cost" && <Cost instance={instance} />}
       {tab === "receipts" && <Receipts instance={instance} />}
     </>
   );

@@ -20,6 +20,8 @@ PAGES = (
     "/catalog",
     "/launch/hello",
     "/workloads",
+    "/billing",
+    "/prices",
     "/allocations",
     "/allocations/explain",
     "/artifacts",
@@ -42,9 +44,12 @@ STAFF_PAGES = (
     "/events",
     "/webhooks",
     "/break-glass",
+    "/platform-billing",
+    "/prices",
+    "/prices?tab=meters",
 )
 """What the platform's staff opens."""
-TABS = ("overview", "timeline", "members", "operations", "logs", "receipts")
+TABS = ("overview", "timeline", "members", "operations", "logs", "cost", "receipts")
 
 
 def see(console: ConsolePage, path: str, name: str) -> dict[str, list[str]]:
