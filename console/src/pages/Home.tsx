@@ -158,11 +158,11 @@ function sentence({ noun, data }: Schemas["EventView"]): string {
 
 function PlatformStaff() {
   return (
-    <Empty title="You are signed in as staff of the platform" command="mooring overview get">
-      <p>
-        The console shows the workloads of a tenant. The pages for operators are not built yet; the command line has all
-        that they need.
-      </p>
-    </Empty>
+    <>
+      <PageHead title="Home" />
+      <Empty title="You are signed in as staff of the platform" command="mooring overview get">
+        <p>The pages at the left are for staff; the command line has all that they lack.</p>
+      </Empty>
+    </>
   );
 }

@@ -51,7 +51,7 @@ def test_from_the_cost_of_a_workload_to_its_statement_and_the_proof(console: Con
     expect(covered.locator("del")).to_have_text(re.compile("€[1-9]"))  # already paid by the allocation
 
     page.get_by_role("link", name="Billing", exact=True).click()
-    expect(page.get_by_text("Estimated, not booked yet")).to_be_visible()
+    expect(page.get_by_text("Forecast for the month")).to_be_visible()
     page.get_by_label("Sum by").select_option("instance")
     expect(page).to_have_url(re.compile("by=instance"))
     expect(page.get_by_role("link", name="booked")).to_be_visible()
@@ -63,7 +63,7 @@ def test_from_the_cost_of_a_workload_to_its_statement_and_the_proof(console: Con
 
     page.get_by_role("link", name="Statements").click()
     page.get_by_role("table", name="Statements").get_by_role("link").first.click()
-    expect(page.get_by_text("A preview")).to_be_visible()
+    expect(page.get_by_text("A preview: hours")).to_be_visible()
     lines = page.get_by_role("table", name="Lines of the statement")
     expect(lines.get_by_text(re.compile(r"\d\d:\d\d:\d\d")).first).to_be_visible()
     expect(lines.get_by_text("3,600 GPU-seconds").first).to_be_visible()

@@ -102,6 +102,7 @@ def test_every_page_of_the_staff_has_no_serious_fault(console: ConsolePage) -> N
     console.page.set_viewport_size(WIDE)  # type: ignore[arg-type]  # a dict of its form
     console.go("/")
     console.sign_in(trial_record(console.trial)["admin_password"], tenant="", email="admin@mooring.local")
+    expect(console.page.get_by_role("button", name="Sign out")).to_be_visible()
     faults: dict[str, list[str]] = {}
     for path in STAFF_PAGES:
         faults |= see(console, path, f"staff-{name_of(path)}")
