@@ -56,12 +56,12 @@ def test_from_the_cost_of_a_workload_to_its_statement_and_the_proof(console: Con
     expect(page).to_have_url(re.compile("by=instance"))
     expect(page.get_by_role("link", name="booked")).to_be_visible()
 
-    page.get_by_role("link", name="Budgets and balance").click()
+    page.get_by_role("button", name="budgets", exact=True).click()
     set_budget(page)
     expect(page.get_by_role("img", name=re.compile("[1-9][0-9]* percent of the budget is spent"))).to_be_visible()
     expect(page.get_by_text(re.compile("80 %: notify"))).to_be_visible()
 
-    page.get_by_role("link", name="Statements").click()
+    page.get_by_role("button", name="statements", exact=True).click()
     page.get_by_role("table", name="Statements").get_by_role("link").first.click()
     expect(page.get_by_text("A preview: hours")).to_be_visible()
     lines = page.get_by_role("table", name="Lines of the statement")
@@ -80,7 +80,7 @@ def test_the_pages_of_money_have_no_serious_fault(console: ConsolePage, booked: 
     console.sign_in()
     expect(console.page.get_by_role("heading", name="Home")).to_be_visible()
     faults: dict[str, list[str]] = {}
-    tabs = ("budgets", "statements", "corrections", "late", "prove")
+    tabs = ("budgets", "statements", "corrections", "late usage", "prove")
     for path in ("/billing?by=instance&step=hour", *(f"/billing?tab={tab}" for tab in tabs), "/prices"):
         faults |= see(console, path, path.strip("/").replace("?", "-").replace("=", "-").replace("&", "-"))
     faults |= see(console, f"/workloads/{booked}?tab=cost", "workload-cost-booked")
@@ -120,7 +120,7 @@ def test_staff_see_totals_and_set_prices_and_meters(console: ConsolePage, booked
     dialog.get_by_label("Reason").fill("tokens get a list price")
     dialog.get_by_role("button", name="Add").click()
     expect(page.get_by_text("€2.00 per 1,000,000 token out")).to_be_visible()
-    page.get_by_role("link", name="Meters").click()
+    page.get_by_role("button", name="meters", exact=True).click()
     page.get_by_role("button", name="Set a meter").click()
     dialog.get_by_label("App").fill("hello")
     dialog.get_by_label("Unit").fill("token_out")
