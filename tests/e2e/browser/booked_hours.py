@@ -1,7 +1,8 @@
 """Booked hours for pages that show money: what runs is moved into the past, and is charged by the platform's own code.
 
 A trial is minutes old, and an hour is booked after its end. Nothing is written into the ledger here: the log of an
-allocation and the beginning of charging are moved, the trial's SKU gets a price, and the worker's code books every hour since.
+allocation and the beginning of charging are moved, the trial's SKU gets a price, and the worker's code books every hour
+since.
 """
 
 import asyncio
