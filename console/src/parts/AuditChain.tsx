@@ -54,22 +54,20 @@ export function AuditChain({ place }: { place: Place | undefined }) {
               position {found.head?.position ?? 0}
               {found.waiting_rows > 0 && `, ${found.waiting_rows} newer rows wait`}
             </Definition>
-            <div className="col-span-2">
-              <Definition label="Begins">
-                {found.checkpoint ? (
-                  <>
-                    after position {found.checkpoint.position}; retention deleted what was before
-                    {found.checkpoint_made_at && (
-                      <>
-                        , <Ago at={found.checkpoint_made_at} />
-                      </>
-                    )}
-                  </>
-                ) : (
-                  "with its first row; retention deleted nothing"
-                )}
-              </Definition>
-            </div>
+            <Definition label="Begins">
+              {found.checkpoint ? (
+                <>
+                  after position {found.checkpoint.position}; retention deleted what was before
+                  {found.checkpoint_made_at && (
+                    <>
+                      , <Ago at={found.checkpoint_made_at} />
+                    </>
+                  )}
+                </>
+              ) : (
+                "with its first row; retention deleted nothing"
+              )}
+            </Definition>
           </dl>
           <div aria-live="polite">{check && <Verdict check={check} />}</div>
           {error !== null && <ProblemBox error={error} />}
