@@ -33,6 +33,7 @@ from mooring_agent.control_plane.keys import load_or_create_keys
 from mooring_agent.control_plane.platform_client import EnrolmentRequest, Rejected, Unreachable, enrol
 from mooring_agent.control_plane.tls import PlatformTls, with_trust
 from mooring_agent.control_plane.trust import Identity, read_identity, store_identity
+from mooring_agent.gpu_metrics import GpuSampler
 from mooring_agent.hosts.namespace import NamespaceHost, visible_usr
 from mooring_agent.hosts.namespace import machine_network as machine_networks
 from mooring_agent.hosts.namespace.io_budget import IoBudget
@@ -151,6 +152,7 @@ def _run(options: argparse.Namespace) -> int:
                 time.time,
                 directory,
                 options.concurrency,
+                sampler=GpuSampler(options.simulated_gpus, time.time),
             )
             asyncio.run(_run_until_signal(parts, int(options.disk_reserve_gib * GIB)))
         finally:

@@ -28,6 +28,7 @@ from mooring_agent.control_plane.trust import (
     with_announced_keys,
     with_root_key,
 )
+from mooring_agent.gpu_metrics import GpuSampler, SampleBuffer, sample_forever
 from mooring_agent.hosts.contract import Host, HostFailure, Stray
 from mooring_agent.tasks.executor import Executor
 from mooring_agent.tasks.handlers import HANDLERS, TaskHandler
@@ -61,6 +62,7 @@ class AgentParts:
     # For resources that the host itself does not create, such as containers.
     sweeps: Sequence[Callable[[Collection[str]], Awaitable[Sequence[Stray]]]] = ()
     watches: Sequence[Callable[[], Coroutine[Any, Any, None]]] = ()  # each runs as long as the agent
+    sampler: GpuSampler | None = None  # None: the GPUs of this machine are not sampled
 
 
 class NodeRetired(Exception):
@@ -90,6 +92,8 @@ class Agent:
         self.reporter = Reporter(self.client, self.executor, parts.journal, parts.host, parts.now)
         self._started_at = parts.now()
         self._stored = parts.identity
+        self._samples = SampleBuffer(parts.now)
+        self._sample_seconds = 0.0  # how often the platform wants samples; 0 until it has said so
         self._looked_up = ""  # the unknown key for which the whole chain was read
 
     async def run(self) -> None:
@@ -104,6 +108,9 @@ class Agent:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._claim(), name="claims")
                 group.create_task(self._sweep(), name="sweep")
+                if parts.sampler is not None:
+                    sampling = sample_forever(parts.sampler, self._samples, lambda: self._sample_seconds)
+                    group.create_task(sampling, name="samples")
                 for watch in parts.watches:
                     group.create_task(watch(), name="watch")
         except ExceptionGroup as problems:
@@ -152,13 +159,16 @@ class Agent:
     async def _claim(self) -> None:
         backoff = ReconnectBackoff()
         while True:
-            free = self.executor.free
+            free, drained = self.executor.free, self._samples.drain()
             try:
                 wait = WAIT_SECONDS if free else 1.0
-                claimed = await self.client.claim(free, wait, self.executor.running(), self.health())
+                samples = self._samples.in_message(drained)
+                claimed = await self.client.claim(free, wait, self.executor.running(), self.health(), samples)
                 backoff.reset()
             except (Unreachable, Rejected) as error:
                 _raise_if_retired(error)
+                if isinstance(error, Unreachable):
+                    self._samples.restore(drained)
                 log.warning("claim failed: %s; retrying", error)
                 await backoff.wait()
                 continue
@@ -166,6 +176,7 @@ class Agent:
 
     async def take(self, claimed: ClaimResponse) -> None:
         """Do what the response to a poll says; its keys come first, because its tasks are verified with them."""
+        self._sample_seconds = claimed.sample_seconds
         await self._follow_keys(claimed)
         self._accept(claimed)
 

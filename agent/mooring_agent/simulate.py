@@ -40,6 +40,7 @@ from mooring_agent.control_plane.platform_client import (
 )
 from mooring_agent.control_plane.reconnect import ReconnectBackoff
 from mooring_agent.control_plane.tls import PlatformTls, empty_context, with_trust
+from mooring_agent.gpu_metrics import GpuSampler
 from mooring_agent.hosts.simulated import FaultProfile, SimulatedHost
 from mooring_agent.inventory import declared_gpus
 from mooring_agent.tasks.journal import Journal
@@ -158,6 +159,7 @@ class Simulation:
             partial(simulated_inventory, fleet.gpus),
             time.time,
             transport=transport,
+            sampler=GpuSampler(fleet.gpus, time.time, nvml=None),
         )
 
     async def _one_time_token(self) -> str:

@@ -166,6 +166,9 @@ NOUNS: dict[str, Noun] = {
             "replace": ("replace_member",),
             "resume": ("resume_member",),
         }),
+        Noun("metrics", "instance metrics", {
+            "get": ("get_instance_metrics",),
+        }),
         Noun("operations", "operation", {
             "list": ("list_operations",),
             "get": ("get_operation",),
@@ -217,6 +220,9 @@ NOUNS: dict[str, Noun] = {
             "list": ("list_enrolment_tokens",),
             "create": ("create_enrolment_token",),
             "revoke": ("revoke_enrolment_token",),
+        }),
+        Noun("metrics", "node metrics", {
+            "get": ("get_node_metrics",),
         }),
     )),
     "operations": Noun("operations", "operation", {

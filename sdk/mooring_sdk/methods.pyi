@@ -106,7 +106,7 @@ class SyncMethods:
 
         Needs the action `runtime.claim`."""
 
-    def claim_tasks(self, *, free: int, wait_seconds: float | None = None, running: list[models.HeldTask] | None = None, session: str | None = None, health: dict[str, Any] | None = None, options: CallOptions = UNCHANGED) -> models.ClaimedTasks:
+    def claim_tasks(self, *, free: int, wait_seconds: float | None = None, running: list[models.HeldTask] | None = None, session: str | None = None, health: dict[str, Any] | None = None, samples: list[models.GpuSample] | None = None, options: CallOptions = UNCHANGED) -> models.ClaimedTasks:
         """Wait for tasks: heartbeat, renewal of leases and claim in one request.
 
         The newest poll of a node counts; an older one returns at once, empty. Every task in `running` keeps its lease.
@@ -676,6 +676,14 @@ class SyncMethods:
 
         Needs the action `instance.read`."""
 
+    def get_instance_metrics(self, project_id: str, instance_id: str, *, series: str | None = None, since: datetime | None = None, until: datetime | None = None, step: int | None = None, options: CallOptions = UNCHANGED) -> models.SlotMetricsList:
+        """Read what the GPUs of an instance did: utilisation, memory, power, temperature and errors by the minute.
+
+        Each GPU is shown for the time in which a member of the instance had it. Minutes are kept for 30 days, unless the
+        platform is set up otherwise.
+
+        Needs the action `instance.read`."""
+
     def get_late_usage(self, project_id: str, late_usage_id: str, *, options: CallOptions = UNCHANGED) -> models.LateUsage:
         """Get one usage event that came after the window.
 
@@ -706,6 +714,11 @@ class SyncMethods:
 
     def get_node(self, node_id: str, *, wait: float | None = None, until: str | None = None, changed_from: str | None = None, options: CallOptions = UNCHANGED) -> models.NodeDetail:
         """Read a node with its slots, its inventory and its health, and why it takes no new allocations, if so.
+
+        Needs the action `node.read`."""
+
+    def get_node_metrics(self, node_id: str, *, series: str | None = None, since: datetime | None = None, until: datetime | None = None, step: int | None = None, options: CallOptions = UNCHANGED) -> models.SlotMetricsList:
+        """Read what the GPUs of a node did, under whatever allocation; it does not say which.
 
         Needs the action `node.read`."""
 
@@ -2840,7 +2853,7 @@ class AsyncMethods:
 
         Needs the action `runtime.claim`."""
 
-    async def claim_tasks(self, *, free: int, wait_seconds: float | None = None, running: list[models.HeldTask] | None = None, session: str | None = None, health: dict[str, Any] | None = None, options: CallOptions = UNCHANGED) -> models.ClaimedTasks:
+    async def claim_tasks(self, *, free: int, wait_seconds: float | None = None, running: list[models.HeldTask] | None = None, session: str | None = None, health: dict[str, Any] | None = None, samples: list[models.GpuSample] | None = None, options: CallOptions = UNCHANGED) -> models.ClaimedTasks:
         """Wait for tasks: heartbeat, renewal of leases and claim in one request.
 
         The newest poll of a node counts; an older one returns at once, empty. Every task in `running` keeps its lease.
@@ -3410,6 +3423,14 @@ class AsyncMethods:
 
         Needs the action `instance.read`."""
 
+    async def get_instance_metrics(self, project_id: str, instance_id: str, *, series: str | None = None, since: datetime | None = None, until: datetime | None = None, step: int | None = None, options: CallOptions = UNCHANGED) -> models.SlotMetricsList:
+        """Read what the GPUs of an instance did: utilisation, memory, power, temperature and errors by the minute.
+
+        Each GPU is shown for the time in which a member of the instance had it. Minutes are kept for 30 days, unless the
+        platform is set up otherwise.
+
+        Needs the action `instance.read`."""
+
     async def get_late_usage(self, project_id: str, late_usage_id: str, *, options: CallOptions = UNCHANGED) -> models.LateUsage:
         """Get one usage event that came after the window.
 
@@ -3440,6 +3461,11 @@ class AsyncMethods:
 
     async def get_node(self, node_id: str, *, wait: float | None = None, until: str | None = None, changed_from: str | None = None, options: CallOptions = UNCHANGED) -> models.NodeDetail:
         """Read a node with its slots, its inventory and its health, and why it takes no new allocations, if so.
+
+        Needs the action `node.read`."""
+
+    async def get_node_metrics(self, node_id: str, *, series: str | None = None, since: datetime | None = None, until: datetime | None = None, step: int | None = None, options: CallOptions = UNCHANGED) -> models.SlotMetricsList:
+        """Read what the GPUs of a node did, under whatever allocation; it does not say which.
 
         Needs the action `node.read`."""
 

@@ -886,6 +886,7 @@ class ClaimedTasks(msgspec.Struct, kw_only=True, omit_defaults=True):
     root_key: AnnouncedRootKey | None
     heartbeat_seconds: float
     lease_seconds: float
+    sample_seconds: float
 
 
 class ClosingKind(StrEnum):
@@ -1444,6 +1445,21 @@ class FirstAdminBody(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     email: str
     display_name: str
+
+
+class GpuSample(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """What one GPU did at one moment; a value that the model does not report is null."""
+
+    index: int
+    age_seconds: float | None = None
+    utilisation_percent: float | None = None
+    memory_used_bytes: int | None = None
+    memory_total_bytes: int | None = None
+    power_milliwatts: int | None = None
+    temperature_celsius: int | None = None
+    ecc_errors: int | None = None
+    xid: int | None = None
+    simulated: bool | None = None
 
 
 class Granted(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -3508,6 +3524,33 @@ class Slot(msgspec.Struct, kw_only=True, omit_defaults=True):
     gpu_model: str
     memory_bytes: int
     simulated: bool
+
+
+class SlotMetrics(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """What one GPU did in the range. The lists have one value for each time in `at`; null: it was not measured."""
+
+    node_id: str
+    index: int
+    allocation_id: str | None
+    gpu_model: str
+    simulated: bool
+    price_minor_per_gpu_hour: int | None
+    currency: str | None
+    measured_seconds: int
+    idle_seconds: int
+    last_at: datetime | None
+    at: list[int]
+    series: dict[str, list[float | None]]
+
+
+class SlotMetricsList(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """The GPUs in the order of their nodes and indices."""
+
+    since: datetime
+    until: datetime
+    step_seconds: int
+    truncated: bool
+    slots: list[SlotMetrics]
 
 
 class SlotStatus(StrEnum):

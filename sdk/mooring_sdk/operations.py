@@ -44,6 +44,7 @@ OBJECTS = {
         ("running", "list[models.HeldTask]", "", "Every task that it holds; their leases are renewed."),
         ("session", "str", "", "New at each start of the agent; it then holds only the tasks in `running`."),
         ("health", "dict[str, Any]", "", "The health of the agent itself."),
+        ("samples", "list[models.GpuSample]", "", "What its GPUs did since the last poll."),
     ),
     "CordonNode": (
         ("reason", "str", "required", "Why, in a sentence."),
@@ -1217,6 +1218,16 @@ ROWS = {
         ),
         "Read an instance: its state, its health, a summary of its members, its open operation, and its endpoints", "Needs the action `instance.read`.",
     ),
+    "get_instance_metrics": (
+        "GET", "/api/v1/projects/{project_id}/app-instances/{instance_id}/metrics", "project", "", "models.SlotMetricsList", None, None,
+        (
+            ("series", "str", "", "Names separated by commas; without it, all."),
+            ("since", "datetime", "", "From this time on; without it, an hour before the end."),
+            ("until", "datetime", "", "Before this time; without it, until now."),
+            ("step", "int", "", "Seconds of a point; without it, what keeps them readable."),
+        ),
+        "Read what the GPUs of an instance did: utilisation, memory, power, temperature and errors by the minute", "Each GPU is shown for the time in which a member of the instance had it. Minutes are kept for 30 days, unless the\nplatform is set up otherwise.\n\nNeeds the action `instance.read`.",
+    ),
     "get_late_usage": (
         "GET", "/api/v1/projects/{project_id}/late-usage/{late_usage_id}", "project", "", "models.LateUsage", None, None,
         (),
@@ -1271,6 +1282,16 @@ ROWS = {
             ("changed_from", "str", "", "The last known `etag`: wait until it changes."),
         ),
         "Read a node with its slots, its inventory and its health, and why it takes no new allocations, if so", "Needs the action `node.read`.",
+    ),
+    "get_node_metrics": (
+        "GET", "/api/v1/platform/nodes/{node_id}/metrics", "platform", "", "models.SlotMetricsList", None, None,
+        (
+            ("series", "str", "", "Names separated by commas; without it, all."),
+            ("since", "datetime", "", "From this time on; without it, an hour before the end."),
+            ("until", "datetime", "", "Before this time; without it, until now."),
+            ("step", "int", "", "Seconds of a point; without it, what keeps them readable."),
+        ),
+        "Read what the GPUs of a node did, under whatever allocation; it does not say which", "Needs the action `node.read`.",
     ),
     "get_openapi": (
         "GET", "/api/v1/openapi.json", "public", "", "dict[str, Any]", None, None,

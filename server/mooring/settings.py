@@ -172,6 +172,7 @@ class Settings:
         90.0, "How long ended tasks are kept; those that created, destroyed or verified a sandbox stay, with receipts."
     )
     upload_retention_days: float = _setting(14.0, "How long an uploaded blob is kept that no version uses.")
+    gpu_metrics_retention_days: float = _setting(30.0, "How long the measured minutes of GPUs are kept.")
     exec_recording_retention_days: float = _setting(90.0, "How long recordings of exec sessions are kept.")
     task_log_retention_days: float = _setting(30.0, "How long the output of an ended task is kept.")
     check_retention_days: float = _setting(
@@ -221,6 +222,7 @@ class Settings:
     source_file_directory: str = _setting(
         "", "Directory of the files that `file:` means. Empty: `file:` is not available."
     )
+    gpu_sample_seconds: float = _setting(15.0, "How often agents sample their GPUs; 0 switches it off.")
     node_heartbeat_seconds: float = _setting(30.0, "How often agents are asked to poll; each poll is a heartbeat.")
     task_lease_seconds: float = _setting(
         90.0, "How long an agent holds a task after its last poll or report; then it is offered again."

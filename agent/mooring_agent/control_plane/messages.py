@@ -98,6 +98,7 @@ class ClaimResponse(msgspec.Struct, frozen=True):
     root_key: RootKey | None = None
     heartbeat_seconds: float = 30.0
     lease_seconds: float = 90.0
+    sample_seconds: float = 0.0  # how often GPUs are sampled; a platform that does not say so takes no samples
 
 
 class TaskFailure(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -139,16 +139,23 @@ class PlatformClient:
         await self._connections.http.aclose()
 
     async def claim(
-        self, free: int, wait_seconds: float, running: Sequence[TaskLease], health: Mapping[str, Any]
+        self,
+        free: int,
+        wait_seconds: float,
+        running: Sequence[TaskLease],
+        health: Mapping[str, Any],
+        samples: Sequence[Mapping[str, Any]] = (),
     ) -> ClaimResponse:
-        """Send the heartbeat, renew leases and claim tasks, in one long poll."""
-        body = {
+        """Send the heartbeat and samples of the GPUs, renew leases and claim tasks, in one long poll."""
+        body: dict[str, Any] = {
             "free": free,
             "wait_seconds": wait_seconds,
             "running": running,
             "health": health,
             "session": self._session,
         }
+        if samples:
+            body["samples"] = samples
         return await self._post("/agent/claims", body, ClaimResponse, wait_seconds + 30.0)
 
     async def report(self, reports: Sequence[Mapping[str, Any]]) -> ReportResponse:

@@ -78,6 +78,7 @@ class Janitor:
             RetentionRule("sign_in_challenge", now),
             RetentionRule("enrolment_token", tokens),
             RetentionRule("visit", tokens),
+            RetentionRule("slot_metric", now - timedelta(days=settings.gpu_metrics_retention_days)),
             RetentionRule("exec_recording", now - timedelta(days=settings.exec_recording_retention_days)),
             RetentionRule("task_log", now - timedelta(days=settings.task_log_retention_days)),
             RetentionRule("task", now - timedelta(days=settings.task_retention_days)),

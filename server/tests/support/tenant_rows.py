@@ -226,3 +226,12 @@ async def app_rows(project_rows: ProjectRows) -> None:
         await project_rows.write(Insert(noun, {"id": CLOCK.mint(prefix_of(noun)), **place, **row}))
     unused = await project_rows.app("spare", "unused", "Other words")  # not on the shelf: words are unique in an app
     await project_rows.birth("app_version", app_id=unused)
+
+
+async def measured_minute(rows: ProjectRows) -> None:
+    """What a GPU of the allocation did in one minute."""
+    statement = """
+    INSERT INTO slot_metric (node_id, slot_index, minute, allocation_id, tenant_id, samples, utilisation_sum,
+      utilisation_count, power_sum, power_count, simulated)
+    VALUES ($1, 0, date_trunc('minute', now(), 'UTC'), $2, $3, 1, 50, 1, 0, 0, true)"""
+    await rows.database.fetch(PLATFORM, statement, rows.node_id, rows.allocation_id, rows.tenant_id)

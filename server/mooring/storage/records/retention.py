@@ -68,6 +68,7 @@ NODE_ASSERTIONS: Final = _old("node_assertion", "expires_at < $1")
 SIGN_IN_CHALLENGES: Final = _old("sign_in_challenge", "expires_at < $1")
 ENROLMENT_TOKENS: Final = _old("enrolment_token", "expires_at < $1")
 EXEC_RECORDINGS: Final = _old("exec_recording", "started_at < $1")
+SLOT_METRICS: Final = _old("slot_metric", "minute < $1")
 VISITS: Final = _old("visit", "expires_at < $1")
 ARTIFACT_UPLOADS: Final = _old(
     "artifact_upload",
@@ -157,6 +158,7 @@ STATEMENTS: Final[Mapping[str, str]] = {
     "sign_in_challenge": SIGN_IN_CHALLENGES,
     "enrolment_token": ENROLMENT_TOKENS,
     "visit": VISITS,
+    "slot_metric": SLOT_METRICS,
     "exec_recording": EXEC_RECORDINGS,
     "audit": AUDIT,
     "task_log": TASK_LOGS,

@@ -55,6 +55,9 @@ NEVER_MET: Final[dict[str, tuple[str, ...]]] = {
         "meter_batch_is_append_only", "meter_batch_is_never_emptied", "meter_reading_is_append_only",
         "meter_reading_is_never_emptied",
     ),
+    "one statement writes it, whole minutes of slots and allocations that it joins": (
+        "slot_metric_minute_is_whole", "slot_metric_node", "slot_metric_of_a_tenant", "slot_metric_pkey",
+    ),
     "only the worker that closes months writes it, by the rows that it read": (
         "statement_closed_has_totals", "statement_currency_form", "statement_digest_form", "statement_lines_count",
         "statement_lines_digest_form", "statement_period_is_a_month", "statement_pkey",
@@ -285,6 +288,7 @@ NOT_COMPOSITE: Final = {
     "instance_version_id_fkey": "the version may be the platform's; version_is_in_sight refuses another tenant's",
     "member_version_id_fkey": "the version may be the platform's; version_is_in_sight refuses another tenant's",
     "visit_node_id_fkey": "a node is the platform's, and no tenant's row",
+    "slot_metric_node": "a node is the platform's, and no tenant's row",
     "receipt_node_id_fkey": "a node is the platform's, and no tenant's row",
     "task_node_id_fkey": "a node is the platform's, and no tenant's row",
     "runtime_secret_secret_id_fkey": "beside runtime_secret_value_of_tenant, which every secret meets",

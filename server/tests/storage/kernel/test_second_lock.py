@@ -34,6 +34,7 @@ from server.tests.support.tenant_rows import (
     artifact_rows,
     instance_rows,
     limit_rows,
+    measured_minute,
     money_rows,
 )
 
@@ -166,6 +167,7 @@ async def _home(world: World, slug: str) -> Home:
     project_rows = replace(project_rows, instance_id=await project_rows.birth("instance"))
     for noun in {noun for noun, _ in HOMES} - {"node", "allocation", "instance", "member", "task"}:
         await project_rows.birth(noun)
+    await measured_minute(project_rows)
     member = await project_rows.birth("member", allocation_id=project_rows.allocation_id)
     await project_rows.birth("task", member_id=member)
     other = await project_rows.birth("member")

@@ -14,12 +14,15 @@ from mooring.api.schemas.fleet.agent_task import (
     poll_of,
     read_report,
     report_verdict,
+    slot_sample,
 )
 from mooring.commands.fleet.task import offer_again
 from mooring.commands.fleet.task_report import take_reports
+from mooring.core.fleet.slot_metric import check_samples
 from mooring.core.kernel.permissions import Scope
 from mooring.core.kernel.validation import invalid
 from mooring.storage.fleet import allocation as allocations
+from mooring.storage.fleet import slot_metric as slot_metrics
 
 HEALTH_BYTES_MAX = 8_192
 
@@ -36,12 +39,19 @@ async def claim_tasks(request: RequestContext, body: ClaimTasks) -> ClaimedTasks
         raise invalid("health", f"at most {HEALTH_BYTES_MAX} bytes, without U+0000")
     node_id = request.caller.actor.id
     services.presence.record(node_id, request.context.now, body.health)
+    if body.samples and services.settings.gpu_sample_seconds > 0:
+        taken = [slot_sample(each, request.context.now) for each in body.samples]
+        check_samples(taken)
+        await slot_metrics.store(services.database, node_id, taken)
     if body.session and request.tools.sessions.get(node_id) != body.session:
         await offer_again(services, node_id, [each.task_id for each in body.running])
         request.tools.sessions[node_id] = body.session
     poll = poll_of(node_id, body, services.settings.wait_seconds_max)
     answer = await request.tools.dispatcher.poll(poll, request.gone)
-    return claimed_tasks(answer, services.settings.node_heartbeat_seconds, services.settings.task_lease_seconds)
+    settings = services.settings
+    return claimed_tasks(
+        answer, settings.node_heartbeat_seconds, settings.task_lease_seconds, settings.gpu_sample_seconds
+    )
 
 
 @route("POST", "/agent/reports", Scope.NODE, RouteSpec("agent_task", "report", "agent.report", answer=ReportedTasks))

@@ -1,6 +1,7 @@
 """Request and response bodies of the endpoints that agents claim and report tasks through."""
 
 import binascii
+from datetime import datetime, timedelta
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
@@ -9,6 +10,13 @@ from msgspec import Meta
 from mooring.api.schemas.kernel.fields import Shown, Strict
 from mooring.commands.live.task_dispatcher import SignedRootKey, TaskPoll, TaskPollAnswer
 from mooring.core.fleet.receipt import SignedReceipt
+from mooring.core.fleet.slot_metric import (
+    GPU_INDEX_MAX,
+    MEMORY_BYTES_MAX,
+    SAMPLE_AGE_MAX,
+    SAMPLES_MAX,
+    SlotSample,
+)
 from mooring.core.fleet.task_envelope import TaskEnvelope, decode
 from mooring.core.fleet.task_family import RefusalReason
 from mooring.core.fleet.task_report import (
@@ -48,6 +56,23 @@ class HeldTask(Strict):
     fence: Fence
 
 
+class GpuSample(Strict):
+    """What one GPU did at one moment; a value that the model does not report is null."""
+
+    index: Annotated[int, Meta(ge=0, le=GPU_INDEX_MAX)]
+    age_seconds: Annotated[float, Meta(ge=0, le=SAMPLE_AGE_MAX, description="How long ago it was taken.")] = 0.0
+    utilisation_percent: Annotated[float, Meta(ge=0, le=100)] | None = None
+    memory_used_bytes: Annotated[int, Meta(ge=0, le=MEMORY_BYTES_MAX)] | None = None
+    memory_total_bytes: Annotated[int, Meta(ge=0, le=MEMORY_BYTES_MAX)] | None = None
+    power_milliwatts: Annotated[int, Meta(ge=0, le=10_000_000)] | None = None
+    temperature_celsius: Annotated[int, Meta(ge=-100, le=300)] | None = None
+    ecc_errors: (
+        Annotated[int, Meta(ge=0, le=2**53, description="Uncorrected errors since the driver began.")] | None
+    ) = None
+    xid: Annotated[int, Meta(ge=0, le=100_000, description="The last critical error of the driver.")] | None = None
+    simulated: Annotated[bool, Meta(description="Ignored: the inventory says which GPUs are simulated.")] = False
+
+
 class ClaimTasks(Strict):
     """A poll: what the agent has room for, what it holds, and its health."""
 
@@ -69,6 +94,10 @@ class ClaimTasks(Strict):
         dict[Annotated[str, Meta(max_length=64)], Any],
         Meta(max_length=50, description="The health of the agent itself."),
     ] = msgspec.field(default_factory=dict)
+    samples: Annotated[
+        list[GpuSample],
+        Meta(max_length=SAMPLES_MAX, description="What its GPUs did since the last poll."),
+    ] = msgspec.field(default_factory=list)
 
 
 class SignedTask(Shown):
@@ -108,6 +137,7 @@ class ClaimedTasks(Shown):
     root_key: AnnouncedRootKey | None
     heartbeat_seconds: float
     lease_seconds: float
+    sample_seconds: Annotated[float, Meta(description="How often the GPUs are sampled; 0: not at all.")]
 
 
 class NodeAllocations(Shown):
@@ -216,7 +246,23 @@ def poll_of(node_id: str, body: ClaimTasks, wait_seconds_max: float) -> TaskPoll
     return TaskPoll(node_id, body.free, min(body.wait_seconds, wait_seconds_max), running)
 
 
-def claimed_tasks(answer: TaskPollAnswer, heartbeat_seconds: float, lease_seconds: float) -> ClaimedTasks:
+def slot_sample(sample: GpuSample, now: datetime) -> SlotSample:
+    return SlotSample(
+        sample.index,
+        now - timedelta(seconds=sample.age_seconds),
+        sample.utilisation_percent,
+        sample.memory_used_bytes,
+        sample.memory_total_bytes,
+        sample.power_milliwatts,
+        sample.temperature_celsius,
+        sample.ecc_errors,
+        sample.xid,
+    )
+
+
+def claimed_tasks(
+    answer: TaskPollAnswer, heartbeat_seconds: float, lease_seconds: float, sample_seconds: float
+) -> ClaimedTasks:
     return ClaimedTasks(
         tasks=[_signed(each) for each in answer.tasks],
         cancel=[HeldTask(task_id=each.task_id, fence=each.fence) for each in answer.cancel],
@@ -225,6 +271,7 @@ def claimed_tasks(answer: TaskPollAnswer, heartbeat_seconds: float, lease_second
         root_key=None if answer.root is None else _announced_root(answer.root),
         heartbeat_seconds=heartbeat_seconds,
         lease_seconds=lease_seconds,
+        sample_seconds=sample_seconds,
     )
 
 
