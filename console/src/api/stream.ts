@@ -8,14 +8,18 @@
 import { useEffect, useRef, useState } from "react";
 import type { TimelineEntry } from "./client";
 
-export type StreamState = "connecting" | "live" | "interrupted" | "ended";
+export type StreamState = "connecting" | "live" | "catching_up" | "interrupted" | "ended";
 
 export interface Timeline {
   entries: TimelineEntry[];
   state: StreamState;
   /** How many old entries the buffer has let go. */
   dropped: number;
+  /** Whether the server no longer had the place to continue from, so that all was read again. */
+  expired: boolean;
 }
+
+const EMPTY: Timeline = { entries: [], state: "connecting", dropped: 0, expired: false };
 
 const ENTRIES_MAX = 5_000;
 const RETRY_MS = 1_500;
@@ -44,7 +48,7 @@ export function parseEvents(text: string): { events: ServerEvent[]; rest: string
 }
 
 export function useTimeline(projectId: string, instanceId: string, onEntries: () => void): Timeline {
-  const [timeline, setTimeline] = useState<Timeline>({ entries: [], state: "connecting", dropped: 0 });
+  const [timeline, setTimeline] = useState<Timeline>(EMPTY);
   const notify = useRef(onEntries);
   notify.current = onEntries;
 
@@ -81,7 +85,10 @@ export function useTimeline(projectId: string, instanceId: string, onEntries: ()
     const read = async (signal: AbortSignal): Promise<StreamState> => {
       const query = new URLSearchParams({ app_instance_id: instanceId, cursor });
       const response = await fetch(`/api/v1/projects/${projectId}/timeline/stream?${query}`, { signal });
-      if (response.status === 410) cursor = "beginning";
+      if (response.status === 410) {
+        cursor = "beginning";
+        setTimeline({ ...EMPTY, expired: true });
+      }
       if (response.status === 401 || response.status === 403 || response.status === 404) return "ended";
       if (!response.ok || response.body === null) return "interrupted";
       setState("live");
@@ -114,10 +121,13 @@ export function useTimeline(projectId: string, instanceId: string, onEntries: ()
 
     const onVisibility = () => {
       if (document.hidden) close();
-      else if (running === null) void open();
+      else if (running === null) {
+        setState("catching_up");
+        void open();
+      }
     };
 
-    setTimeline({ entries: [], state: "connecting", dropped: 0 });
+    setTimeline(EMPTY);
     void open();
     document.addEventListener("visibilitychange", onVisibility);
     return () => {

@@ -94,7 +94,11 @@ function AppCard({ entry, project }: { entry: CatalogEntry; project: string | un
           {entry.display_name.slice(0, 1)}
         </span>
         <div className="min-w-0 flex-1">
-          <h2 className="truncate text-base">{entry.display_name}</h2>
+          <h2 className="truncate text-base">
+            <Link to="/apps/$app" params={{ app: entry.slug }} search={{ project }} className="hover:underline">
+              {entry.display_name}
+            </Link>
+          </h2>
           <p className="truncate text-xs text-muted">
             {entry.category} · {entry.version ? `version ${entry.version.version}` : "no version"}
           </p>

@@ -5,10 +5,11 @@ import Minus from "lucide-react/icons/minus";
 import Plus from "lucide-react/icons/plus";
 import { type FormEvent, useEffect, useId, useMemo, useState } from "react";
 import { answer, api, type CatalogEntry, isProblem, newKey, type Plan, type Schemas } from "../api/client";
-import { catalog, skus } from "../api/queries/catalog";
+import { catalog, catalogVersions, skus } from "../api/queries/catalog";
 import { launchCommand } from "../parts/commands";
-import { PlanCard } from "../parts/PlanCard";
+import { PlanCard, Presets } from "../parts/PlanCard";
 import { ProjectPicker } from "../parts/ProjectPicker";
+import { SameAs } from "../parts/SameAs";
 import { type Config, Labelled, type Schema, SchemaForm } from "../parts/SchemaForm";
 import { useProject } from "../parts/session";
 import { useTitle } from "../parts/title";
@@ -49,12 +50,15 @@ function LaunchForm({ entry, project, projects }: LaunchFormProps) {
   const offered = useQuery(skus).data?.items.filter((each) => each.status === "offered");
   const components = (entry.version?.components ?? []) as unknown as Component[];
   const [key] = useState(newKey);
-  const [name, setName] = useState(() => `${entry.slug}-${key.slice(0, 4)}`);
-  const [sku, setSku] = useState<string>();
-  const [gpus, setGpus] = useState<number>();
-  const [config, setConfig] = useState<Config>({});
+  const given = useSearch({ from: "/shell/launch/$app" });
+  const schema = (entry.version?.config_schema ?? {}) as Schema;
+  const [name, setName] = useState(() => given.name ?? `${entry.slug}-${key.slice(0, 4)}`);
+  const [sku, setSku] = useState<string | undefined>(given.sku);
+  const [gpus, setGpus] = useState<number | undefined>(given.gpus);
+  const [version, setVersion] = useState<string | undefined>(given.version);
+  const [config, setConfig] = useState<Config>(() => prefilled(given.config, schema));
   const [topology, setTopology] = useState<Record<string, number>>(() =>
-    Object.fromEntries(components.map((each) => [each.key, each.min_count ?? 1])),
+    Object.fromEntries(components.map((each) => [each.key, given.topology?.[each.key] ?? each.min_count ?? 1])),
   );
   const [busy, setBusy] = useState(false);
   const [failure, setFailure] = useState<unknown>(null);
@@ -67,12 +71,18 @@ function LaunchForm({ entry, project, projects }: LaunchFormProps) {
       name,
       config: config as Record<string, never>,
       topology,
+      version: version ?? null,
       placement: { sku: chosen?.slug ?? null, gpu_count: count },
     }),
-    [entry.slug, name, config, topology, chosen?.slug, count],
+    [entry.slug, name, config, topology, version, chosen?.slug, count],
   );
   const plan = usePlan(project.id, body, chosen !== undefined);
   const errors = fieldErrors(plan.error ?? failure, plan.plan);
+  const shown = { ...body, config: withoutSecrets(config, schema) as Body["config"] };
+  const use = (choice: { sku: string; gpu_count: number }) => {
+    setSku(choice.sku);
+    setGpus(choice.gpu_count);
+  };
 
   const submit = async (event: FormEvent) => {
     event.preventDefault();
@@ -99,6 +109,7 @@ function LaunchForm({ entry, project, projects }: LaunchFormProps) {
       <div className="grid items-start gap-5 lg:grid-cols-[minmax(0,1fr)_21rem]">
         <div className="space-y-5">
           <Panel title="Where">
+            <Presets plan={plan.plan} sku={chosen?.slug} gpus={count} use={use} />
             <div className="grid gap-4 p-4 sm:grid-cols-2">
               <Labelled id="name" label="Name" required error={errors.name}>
                 <input
@@ -137,7 +148,7 @@ function LaunchForm({ entry, project, projects }: LaunchFormProps) {
                   ))}
                 </select>
               </Labelled>
-              <Labelled id="gpus" label="GPUs of each member">
+              <Labelled id="gpus" label="GPUs of each member" error={errors.gpus}>
                 <select
                   id="gpus"
                   className="field"
@@ -149,6 +160,7 @@ function LaunchForm({ entry, project, projects }: LaunchFormProps) {
                   ))}
                 </select>
               </Labelled>
+              <VersionField entry={entry} projectId={project.id} value={version} onChange={setVersion} />
             </div>
           </Panel>
           {components.length > 0 && (
@@ -167,12 +179,7 @@ function LaunchForm({ entry, project, projects }: LaunchFormProps) {
           )}
           <Panel title="Configuration">
             <div className="p-4">
-              <SchemaForm
-                schema={(entry.version?.config_schema ?? {}) as Schema}
-                value={config}
-                onChange={setConfig}
-                errors={errors}
-              />
+              <SchemaForm schema={schema} value={config} onChange={setConfig} errors={errors} />
             </div>
           </Panel>
         </div>
@@ -180,7 +187,16 @@ function LaunchForm({ entry, project, projects }: LaunchFormProps) {
           plan={plan.plan}
           error={plan.error}
           waiting={plan.waiting}
-          command={launchCommand(body, project.slug)}
+          chosen={chosen && count !== undefined ? { sku: chosen.slug, gpu_count: count } : undefined}
+          use={use}
+          same={
+            <SameAs
+              command={launchCommand(shown, project.slug)}
+              method="POST"
+              path={`/api/v1/projects/${project.id}/app-instances`}
+              body={shown}
+            />
+          }
           action={
             <Button
               type="submit"
@@ -227,6 +243,53 @@ function usePlan(projectId: string, body: Body, ready: boolean) {
   return { plan: query.error ? undefined : query.data, error: query.error, waiting: waiting && !query.error };
 }
 
+/** What the URL sets; a secret is never taken from it. */
+function prefilled(given: Config | undefined, schema: Schema): Config {
+  return Object.fromEntries(
+    Object.entries(given ?? {}).filter(([name]) => {
+      const field = schema.properties?.[name];
+      return field !== undefined && !field.writeOnly;
+    }),
+  );
+}
+
+function withoutSecrets(config: Config, schema: Schema): Config {
+  return Object.fromEntries(
+    Object.entries(config).map(([name, value]) => [name, schema.properties?.[name]?.writeOnly ? "…" : value]),
+  );
+}
+
+interface VersionFieldProps {
+  entry: CatalogEntry;
+  projectId: string;
+  value: string | undefined;
+  onChange: (value: string | undefined) => void;
+}
+
+function VersionField({ entry, projectId, value, onChange }: VersionFieldProps) {
+  const listed = useQuery(catalogVersions(projectId, entry.app_id)).data?.items.filter((each) => each.offered);
+  return (
+    <Labelled id="version" label="Version" help={listed?.find((each) => each.version === value)?.release_notes}>
+      <select
+        id="version"
+        className="field"
+        value={value ?? ""}
+        onChange={(event) => onChange(event.target.value || undefined)}
+      >
+        <option value="">the newest that is offered ({entry.version?.version})</option>
+        {listed?.map((each) => (
+          <option key={each.id} value={each.version}>
+            {each.version} ({each.status})
+          </option>
+        ))}
+      </select>
+    </Labelled>
+  );
+}
+
+/** Where a refusal that is about an amount belongs in the form. */
+const FIELD_OF_LIMIT: Record<string, string> = { gpus: "gpus", instances: "name" };
+
 function fieldErrors(error: unknown, plan: Plan | undefined): Record<string, string> {
   const found: Record<string, string> = {};
   const add = (path: unknown, text: string) => {
@@ -234,6 +297,12 @@ function fieldErrors(error: unknown, plan: Plan | undefined): Record<string, str
   };
   if (isProblem(error)) add(error.details.path, error.detail);
   for (const each of plan?.hindrances ?? []) add(each.details.path, each.detail);
+  for (const each of plan?.limits ?? []) {
+    const field = FIELD_OF_LIMIT[each.kind];
+    if (field && each.exceeded)
+      found[field] =
+        `${each.requested} more are over the quota of the ${each.scope}: ${each.used} of ${each.maximum} are used.`;
+  }
   return found;
 }
 

@@ -2,10 +2,9 @@
 import { useQuery, useQueryClient } from "@tanstack/react-query";
 import { Link, useParams, useSearch } from "@tanstack/react-router";
 import { useState } from "react";
-import { answer, api, type Instance, isProblem } from "../api/client";
+import { type Instance, isProblem } from "../api/client";
 import { instance as instanceQuery } from "../api/queries/runtime";
 import { useTimeline } from "../api/stream";
-import { ActionDialog } from "../parts/Dialog";
 import { Status } from "../parts/Status";
 import { useTenant } from "../parts/session";
 import { Ago } from "../parts/time";
@@ -13,14 +12,16 @@ import { useTitle } from "../parts/title";
 import { Button, CopyButton, PageHead, ProblemBox, Skeleton } from "../parts/ui";
 import { TABS } from "../router";
 import { NotFoundBody } from "./NotFound";
+import { Actions as AppActions } from "./workload/Actions";
+import { Config } from "./workload/Config";
 import { Cost } from "./workload/Cost";
+import { hindered, InstanceDialog, type InstanceVerb } from "./workload/InstanceDialog";
 import { Logs } from "./workload/Logs";
 import { Members } from "./workload/Members";
 import { Operations } from "./workload/Operations";
 import { Overview } from "./workload/Overview";
 import { Receipts } from "./workload/Receipts";
 import { TimelineTab } from "./workload/TimelineTab";
-import { missing } from "./workload/verbs";
 
 export function Workload() {
   const { id } = useParams({ from: "/shell/workloads/$id" });
@@ -36,6 +37,7 @@ export function Workload() {
 function WorkloadPage({ instance, interrupted }: { instance: Instance; interrupted: boolean }) {
   const { tab = "overview" } = useSearch({ from: "/shell/workloads/$id" });
   const queries = useQueryClient();
+  const [verb, setVerb] = useState<InstanceVerb | null>(null);
   const refresh = () => void queries.invalidateQueries({ queryKey: ["instance", instance.id] });
   const timeline = useTimeline(instance.project_id, instance.id, refresh);
   return (
@@ -48,7 +50,7 @@ function WorkloadPage({ instance, interrupted }: { instance: Instance; interrupt
           </>
         }
       >
-        <Actions instance={instance} done={refresh} />
+        <Actions instance={instance} act={setVerb} />
       </PageHead>
       {interrupted && (
         <p role="status" className="mb-4 rounded-md bg-warn-soft px-4 py-2 text-warn">
@@ -86,74 +88,30 @@ function WorkloadPage({ instance, interrupted }: { instance: Instance; interrupt
           </Link>
         ))}
       </nav>
-      {tab === "overview" && <Overview instance={instance} />}
+      {tab === "overview" && <Overview instance={instance} act={setVerb} />}
       {tab === "timeline" && <TimelineTab instance={instance} timeline={timeline} />}
       {tab === "members" && <Members instance={instance} done={refresh} />}
       {tab === "operations" && <Operations instance={instance} done={refresh} />}
+      {tab === "actions" && <AppActions instance={instance} />}
+      {tab === "config" && <Config instance={instance} done={refresh} />}
       {tab === "logs" && <Logs instance={instance} />}
       {tab === "cost" && <Cost instance={instance} />}
       {tab === "receipts" && <Receipts instance={instance} />}
+      {verb && <InstanceDialog instance={instance} verb={verb} close={() => setVerb(null)} done={refresh} />}
     </>
   );
 }
 
-function Actions({ instance, done }: { instance: Instance; done: () => void }) {
-  const [open, setOpen] = useState<"stop" | "restart" | null>(null);
-  const path = { project_id: instance.project_id, instance_id: instance.id };
-  const members = instance.members_summary.reduce((sum, each) => sum + each.current, 0);
+function Actions({ instance, act }: { instance: Instance; act: (verb: InstanceVerb) => void }) {
   if (instance.status === "stopped") return null;
   return (
     <>
-      <Button onClick={() => setOpen("restart")} disabledReason={missing(instance, "restart", "instance.update")}>
+      <Button onClick={() => act("restart")} disabledReason={hindered(instance, "restart")}>
         Restart
       </Button>
-      <Button
-        look="danger"
-        onClick={() => setOpen("stop")}
-        disabledReason={missing(instance, "stop", "instance.delete")}
-      >
+      <Button look="danger" onClick={() => act("stop")} disabledReason={hindered(instance, "stop")}>
         Stop
       </Button>
-      {open === "stop" && (
-        <ActionDialog
-          title={`Stop ${instance.name}?`}
-          confirm="Stop it"
-          danger
-          command={`mooring stop ${instance.name} --wait`}
-          close={() => setOpen(null)}
-          act={async (key) => {
-            await answer(
-              api.POST("/api/v1/projects/{project_id}/app-instances/{instance_id}/stop", {
-                params: { path, header: { "Idempotency-Key": key } },
-              }),
-            );
-            done();
-          }}
-        >
-          <p>
-            It stops for good: {members} {members === 1 ? "member is" : "members are"} torn down, with everything that
-            they have stored on their machines. Each leaves a receipt that says that nothing is left.
-          </p>
-        </ActionDialog>
-      )}
-      {open === "restart" && (
-        <ActionDialog
-          title={`Restart ${instance.name}?`}
-          confirm="Restart"
-          command={`mooring instances restart ${instance.name}`}
-          close={() => setOpen(null)}
-          act={async (key) => {
-            await answer(
-              api.POST("/api/v1/projects/{project_id}/app-instances/{instance_id}/restart", {
-                params: { path, header: { "Idempotency-Key": key } },
-              }),
-            );
-            done();
-          }}
-        >
-          <p>Its programs end and start again on the same machines. It is not reachable for a moment.</p>
-        </ActionDialog>
-      )}
     </>
   );
 }

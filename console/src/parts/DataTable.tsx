@@ -20,6 +20,8 @@ interface DataTableProps<Row> {
   columns: Column<Row>[];
   query: { data?: { items: Row[]; next_cursor?: string | null }; error: unknown; refetch?: () => unknown };
   rowKey: (row: Row) => string;
+  /** The heading below which a row stands; without it the rows stand as the server sorts them. */
+  groupOf?: ((row: Row) => string) | undefined;
   /** Shown when there is no row: what this list is, and the one next step. */
   empty: ReactNode;
   title?: string;
@@ -32,7 +34,17 @@ export interface CursorPages {
   go: (cursor: string | undefined) => void;
 }
 
-export function DataTable<Row>({ label, columns, query, rowKey, empty, title, aside, pages }: DataTableProps<Row>) {
+export function DataTable<Row>({
+  label,
+  columns,
+  query,
+  rowKey,
+  groupOf,
+  empty,
+  title,
+  aside,
+  pages,
+}: DataTableProps<Row>) {
   const next = query.data?.next_cursor;
   return (
     <>
@@ -44,7 +56,7 @@ export function DataTable<Row>({ label, columns, query, rowKey, empty, title, as
         ) : query.data.items.length === 0 ? (
           empty
         ) : (
-          <Rows label={label} columns={columns} rows={query.data.items} rowKey={rowKey} />
+          <Rows label={label} columns={columns} rows={query.data.items} rowKey={rowKey} groupOf={groupOf} />
         )}
       </Panel>
       {pages && (pages.cursor || next) && (
@@ -62,9 +74,11 @@ interface RowsProps<Row> {
   columns: Column<Row>[];
   rows: Row[];
   rowKey: (row: Row) => string;
+  groupOf: ((row: Row) => string) | undefined;
 }
 
-function Rows<Row>({ label, columns, rows, rowKey }: RowsProps<Row>) {
+function Rows<Row>({ label, columns, rows, rowKey, groupOf }: RowsProps<Row>) {
+  const groups = groupOf ? [...new Set(rows.map(groupOf))].sort() : [""];
   const cell = ({ isNumber, narrow }: Column<Row>) =>
     [
       "align-top md:px-4 md:py-2.5",
@@ -88,20 +102,31 @@ function Rows<Row>({ label, columns, rows, rowKey }: RowsProps<Row>) {
             ))}
           </tr>
         </thead>
-        <tbody className="divide-y divide-line">
-          {rows.map((row) => (
-            <tr
-              key={rowKey(row)}
-              className="focus-within:bg-sunken hover:bg-sunken max-md:flex max-md:flex-wrap max-md:items-center max-md:gap-x-3 max-md:gap-y-1 max-md:px-4 max-md:py-3"
-            >
-              {columns.map((each) => (
-                <td key={each.head} className={cell(each)}>
-                  {each.cell(row)}
-                </td>
+        {groups.map((group) => (
+          <tbody key={group} className="divide-y divide-line border-b border-line last:border-b-0">
+            {groupOf && (
+              <tr className="bg-sunken">
+                <th colSpan={columns.length} scope="rowgroup" className="px-4 py-1.5 text-left text-xs font-medium">
+                  {group}
+                </th>
+              </tr>
+            )}
+            {rows
+              .filter((row) => !groupOf || groupOf(row) === group)
+              .map((row) => (
+                <tr
+                  key={rowKey(row)}
+                  className="focus-within:bg-sunken hover:bg-sunken max-md:flex max-md:flex-wrap max-md:items-center max-md:gap-x-3 max-md:gap-y-1 max-md:px-4 max-md:py-3"
+                >
+                  {columns.map((each) => (
+                    <td key={each.head} className={cell(each)}>
+                      {each.cell(row)}
+                    </td>
+                  ))}
+                </tr>
               ))}
-            </tr>
-          ))}
-        </tbody>
+          </tbody>
+        ))}
       </table>
     </div>
   );
@@ -114,7 +139,9 @@ export function moveInList(event: KeyboardEvent<HTMLElement>): void {
   const step = event.key === "j" ? 1 : event.key === "k" ? -1 : 0;
   if (step === 0 || event.ctrlKey || event.metaKey || event.altKey) return;
   const row = (event.target as HTMLElement).closest("tr");
-  const rows = [...event.currentTarget.querySelectorAll<HTMLElement>("tbody tr")];
+  const rows = [...event.currentTarget.querySelectorAll<HTMLElement>("tbody tr")].filter((each) =>
+    each.querySelector(CONTROLS),
+  );
   const found = rows[rows.indexOf(row as HTMLElement) + step]?.querySelector<HTMLElement>(CONTROLS);
   if (!found) return;
   event.preventDefault();

@@ -11,9 +11,23 @@ interface ActionDialogProps {
   /** Does it; the key is made when the dialog opens, so that a second click is the same request. */
   act: (key: string) => Promise<unknown>;
   close: () => void;
+  /** It stays open when it is done: the caller shows a result in it. */
+  stays?: boolean;
+  /** Nothing is left to cancel: it only shows a result. */
+  isResult?: boolean;
 }
 
-export function ActionDialog({ title, confirm, danger, command, children, act, close }: ActionDialogProps) {
+export function ActionDialog({
+  title,
+  confirm,
+  danger,
+  command,
+  children,
+  act,
+  close,
+  stays,
+  isResult,
+}: ActionDialogProps) {
   const dialog = useRef<HTMLDialogElement>(null);
   const heading = useId();
   const [key] = useState(() => crypto.randomUUID());
@@ -32,7 +46,8 @@ export function ActionDialog({ title, confirm, danger, command, children, act, c
     setError(null);
     try {
       await act(key);
-      close();
+      if (stays) setBusy(false);
+      else close();
     } catch (failure) {
       setError(failure);
       setBusy(false);
@@ -66,7 +81,7 @@ export function ActionDialog({ title, confirm, danger, command, children, act, c
           </div>
         </details>
         <div className="flex justify-end gap-2">
-          <Button onClick={close}>Cancel</Button>
+          {!isResult && <Button onClick={close}>Cancel</Button>}
           <Button type="submit" look={danger ? "danger" : "primary"} disabled={busy}>
             {busy ? "Working…" : confirm}
           </Button>

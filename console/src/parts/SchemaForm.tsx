@@ -14,13 +14,21 @@ export interface Schema {
   enum?: unknown[];
   properties?: Record<string, Schema>;
   required?: string[];
+  items?: Schema;
   minimum?: number;
   maximum?: number;
   minLength?: number;
   maxLength?: number;
   pattern?: string;
   writeOnly?: boolean;
-  "x-form"?: { order?: number; group?: string; advanced?: boolean; placeholder?: string };
+  "x-form"?: {
+    order?: number;
+    group?: string;
+    advanced?: boolean;
+    placeholder?: string;
+    help?: string;
+    widget?: string;
+  };
 }
 
 export type Config = Record<string, unknown>;
@@ -57,7 +65,16 @@ export function SchemaForm({ schema, value, onChange, errors = {} }: SchemaFormP
   if (fields.length === 0) return <p className="text-muted">This app has nothing to configure.</p>;
   return (
     <div className="space-y-4">
-      {plain.map(draw)}
+      {grouped(plain).map(({ group, fields }) =>
+        group ? (
+          <fieldset key={group} className="space-y-4 rounded-md border border-line p-3">
+            <legend className="px-1 text-xs font-medium text-muted">{group}</legend>
+            {fields.map(draw)}
+          </fieldset>
+        ) : (
+          fields.map(draw)
+        ),
+      )}
       {advanced.length > 0 && (
         <details>
           <summary className="text-sm font-medium text-muted">Advanced ({advanced.length})</summary>
@@ -66,6 +83,18 @@ export function SchemaForm({ schema, value, onChange, errors = {} }: SchemaFormP
       )}
     </div>
   );
+}
+
+type Field = [string, Schema];
+
+/** Fields below the heading that their hint names; those without one come first. */
+function grouped(fields: Field[]): { group: string; fields: Field[] }[] {
+  const found = new Map<string, Field[]>([["", []]]);
+  for (const each of fields) {
+    const group = each[1]["x-form"]?.group ?? "";
+    found.set(group, [...(found.get(group) ?? []), each]);
+  }
+  return [...found].map(([group, own]) => ({ group, fields: own }));
 }
 
 interface FieldProps {
@@ -102,7 +131,13 @@ function SchemaField({ name, schema, value, required, error, onChange }: FieldPr
       </div>
     );
   return (
-    <Labelled id={id} label={label} required={required} help={schema.description} error={error}>
+    <Labelled
+      id={id}
+      label={label}
+      required={required}
+      help={schema["x-form"]?.help ?? schema.description}
+      error={error}
+    >
       {control(schema, value, onChange, common)}
     </Labelled>
   );
@@ -142,6 +177,20 @@ function control(schema: Schema, value: unknown, onChange: (value: unknown) => v
     );
   if (schema.type === "array" || schema.type === "object")
     return <JsonField common={common} schema={schema} value={value} onChange={onChange} />;
+  const widget = schema["x-form"]?.widget;
+  if ((widget === "code" || widget === "textarea") && !schema.writeOnly)
+    return (
+      <textarea
+        {...common}
+        className={`field ${widget === "code" ? "font-mono text-xs" : ""}`}
+        rows={6}
+        spellCheck={widget === "textarea"}
+        maxLength={schema.maxLength}
+        placeholder={placeholder}
+        value={value === undefined ? "" : String(value)}
+        onChange={(event) => onChange(event.target.value === "" ? undefined : event.target.value)}
+      />
+    );
   return (
     <input
       {...common}

@@ -58,3 +58,9 @@ export function duration(milliseconds: number): string {
 export function money(minor: number, currency: string): string {
   return new Intl.NumberFormat("en", { style: "currency", currency }).format(minor / 100);
 }
+
+/** How long it has been; it grows while one looks. */
+export function Elapsed({ since }: { since: string }) {
+  const current = useNow();
+  return <>{duration(Math.max(0, current - new Date(since).getTime()))}</>;
+}

@@ -16,7 +16,7 @@ def trial() -> Iterator[TrialProcess]:
     if CHROMIUM is None:
         pytest.skip("chromium is not installed; as root: apt-get install chromium")
     with trial_directory() as made:
-        said = made.start(READY, "--node-host", "process")
+        said = made.start(READY, "--node-host", "process", "--simulated-gpus", "16")
         assert f"http://127.0.0.1:{made.port}/console/" in said
         yield made
 

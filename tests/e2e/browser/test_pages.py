@@ -18,6 +18,7 @@ WIDE, NARROW = {"width": 1440, "height": 900}, {"width": 390, "height": 844}
 PAGES = (
     "/",
     "/catalog",
+    "/apps/hello",
     "/launch/hello",
     "/workloads",
     "/billing",
@@ -49,7 +50,7 @@ STAFF_PAGES = (
     "/prices?tab=meters",
 )
 """What the platform's staff opens."""
-TABS = ("overview", "timeline", "members", "operations", "logs", "cost", "receipts")
+TABS = ("overview", "timeline", "members", "operations", "actions", "config", "logs", "cost", "receipts")
 
 
 def see(console: ConsolePage, path: str, name: str) -> dict[str, list[str]]:
@@ -94,7 +95,8 @@ def test_every_page_of_a_tenant_has_no_serious_fault(console: ConsolePage, seen:
         faults |= see(console, path, name_of(path))
     for tab in TABS:
         faults |= see(console, f"{seen}?tab={tab}", f"workload-{tab}")
-    faults |= see(console, f"{seen}?tab=timeline&view=raw", "workload-timeline-raw")
+    for view in ("raw", "waterfall"):
+        faults |= see(console, f"{seen}?tab=timeline&view={view}", f"workload-timeline-{view}")
     assert {path: found for path, found in faults.items() if found} == {}
 
 

@@ -1,7 +1,7 @@
 /** What runs: instances, their members, operations and closing records. */
 import { keepPreviousData, queryOptions } from "@tanstack/react-query";
-import { answer, api, type Instance, Problem, type Schemas } from "../client";
-import { LIVE_MS, PAGE_SIZE } from "./timing";
+import { answer, api, type Instance, newKey, Problem, type Schemas } from "../client";
+import { LIVE_MS, PAGE_SIZE, WHOLE } from "./timing";
 
 export interface InstanceFilter {
   q?: string;
@@ -136,4 +136,79 @@ export const closingRecords = (here: Here) =>
         }),
       ),
     refetchInterval: LIVE_MS,
+  });
+
+export const instanceSecrets = (here: Here) =>
+  queryOptions({
+    queryKey: ["instance", here.id, "secrets"],
+    queryFn: () =>
+      answer(
+        api.GET("/api/v1/projects/{project_id}/app-instances/{instance_id}/secrets", {
+          params: { path: place(here), query: { limit: WHOLE } },
+        }),
+      ),
+  });
+
+const READ_ACTION_MS = 10_000;
+const ACTION_WAIT_SECONDS = 30;
+const ENDED = new Set(["succeeded", "failed", "cancelled"]);
+
+/** Runs an action of the app and waits for its end; a failure is thrown with its reason. */
+export async function runAction(
+  here: Here,
+  action: string,
+  body: Schemas["StartAction"],
+  key: string,
+): Promise<Schemas["OperationView"]> {
+  let operation = await answer(
+    api.POST("/api/v1/projects/{project_id}/app-instances/{instance_id}/actions/{action_name}", {
+      params: {
+        path: { ...place(here), action_name: action },
+        query: { wait: ACTION_WAIT_SECONDS },
+        header: { "Idempotency-Key": key },
+      },
+      body,
+    }),
+  );
+  while (!ENDED.has(operation.status))
+    operation = await answer(
+      api.GET("/api/v1/projects/{project_id}/app-instances/{instance_id}/operations/{operation_id}", {
+        params: {
+          path: { ...place(here), operation_id: operation.id },
+          query: { wait: ACTION_WAIT_SECONDS, changed_from: operation.etag },
+        },
+      }),
+    );
+  if (operation.status === "succeeded") return operation;
+  const detail = operation.failure_detail ?? `The action ${operation.status}.`;
+  throw new Problem(
+    409,
+    operation.failure_code ?? operation.status,
+    "The app refused",
+    detail,
+    "",
+    operation.correlation_id,
+    {},
+  );
+}
+
+/** The answer of a read action, read again gently while somebody looks. */
+export const readAction = (here: Here, action: string, enabled: boolean) =>
+  queryOptions({
+    queryKey: ["action", here.id, action],
+    queryFn: () => runAction(here, action, { input: {}, member_id: null }, newKey()),
+    enabled,
+    refetchInterval: READ_ACTION_MS,
+    retry: false,
+  });
+
+export const whyOperation = (here: Here, operationId: string) =>
+  queryOptions({
+    queryKey: ["instance", here.id, "operation", operationId, "why"],
+    queryFn: () =>
+      answer(
+        api.GET("/api/v1/projects/{project_id}/app-instances/{instance_id}/operations/{operation_id}/why", {
+          params: { path: { ...place(here), operation_id: operationId } },
+        }),
+      ),
   });

@@ -1,20 +1,24 @@
 /** Is it well, if not why, how do I use it, and what is it made of. */
-import { useQuery } from "@tanstack/react-query";
-import ArrowRight from "lucide-react/icons/arrow-right";
-import ExternalLink from "lucide-react/icons/external-link";
-import { useState } from "react";
-import { answer, api, type Instance, type Schemas } from "../../api/client";
-import { endpoints } from "../../api/queries/fleet";
-import { why } from "../../api/queries/runtime";
-import { Status } from "../../parts/Status";
+import type { Instance, Schemas } from "../../api/client";
 import { Ago } from "../../parts/time";
-import { Button, CommandLine, CopyButton, Definition, Panel, ProblemBox, Skeleton } from "../../parts/ui";
+import { CopyButton, Definition, Panel } from "../../parts/ui";
+import { Endpoints } from "./Endpoints";
+import type { InstanceVerb } from "./InstanceDialog";
+import { Phase } from "./Phase";
+import { Secrets } from "./Secrets";
+import { StateStrip } from "./StateStrip";
+import { WhyPanel } from "./WhyPanel";
 
-export function Overview({ instance }: { instance: Instance }) {
+export function Overview({ instance, act }: { instance: Instance; act: (verb: InstanceVerb) => void }) {
   return (
     <div className="grid items-start gap-5 lg:grid-cols-2">
-      <Why instance={instance} />
-      <Endpoints instance={instance} />
+      <StateStrip instance={instance} act={act} />
+      <Phase instance={instance} />
+      <WhyPanel instance={instance} act={act} />
+      <div className="space-y-5">
+        <Endpoints instance={instance} />
+        <Secrets instance={instance} />
+      </div>
       <Panel title="Members">
         <ul className="divide-y divide-line">
           {instance.members_summary.map((each) => (
@@ -75,139 +79,5 @@ function Blocks({ summary }: { summary: Schemas["RoleSummaryView"] }) {
         />
       ))}
     </span>
-  );
-}
-
-function Why({ instance }: { instance: Instance }) {
-  const explained = useQuery(why(instance));
-  return (
-    <Panel title="Why">
-      {explained.error ? (
-        <ProblemBox error={explained.error} />
-      ) : !explained.data ? (
-        <Skeleton rows={3} />
-      ) : (
-        <div className="space-y-4 p-4">
-          <ol className="space-y-3">
-            {explained.data.chain.map((each, depth) => (
-              <li key={each.id} className={depth > 0 ? "border-l-2 border-line pl-3" : ""}>
-                <p className="flex flex-wrap items-center gap-2">
-                  <span className="text-muted">{each.noun}</span>
-                  <span className="font-medium">{each.name}</span>
-                  <Status kind={each.noun} value={each.status} />
-                  {each.since && (
-                    <span className="text-xs text-muted">
-                      <Ago at={each.since} />
-                    </span>
-                  )}
-                </p>
-                <p className="mt-1 break-words">{each.text}</p>
-                {each.last_lines.length > 0 && (
-                  <pre className="mt-2 overflow-x-auto rounded-md bg-sunken p-3 font-mono text-xs">
-                    {each.last_lines.join("\n")}
-                  </pre>
-                )}
-              </li>
-            ))}
-          </ol>
-          <div className="rounded-md bg-accent-soft p-3">
-            <p className="flex gap-2">
-              <ArrowRight size={16} className="mt-0.5 shrink-0 text-accent" aria-hidden />
-              <span>
-                <span className="font-semibold">
-                  {explained.data.next.who === "nobody" ? "Next" : `Next, ${who(explained.data.next.who)}`}:
-                </span>{" "}
-                {explained.data.next.what}
-              </span>
-            </p>
-            {explained.data.next.command && (
-              <div className="mt-2">
-                <CommandLine command={explained.data.next.command} />
-              </div>
-            )}
-          </div>
-        </div>
-      )}
-    </Panel>
-  );
-}
-
-function who(word: string): string {
-  return word === "you" ? "you" : `the ${word.replaceAll("_", " ")}`;
-}
-
-function Endpoints({ instance }: { instance: Instance }) {
-  const listed = useQuery(endpoints(instance.project_id));
-  const own = listed.data?.items.filter((each) => each.instance_id === instance.id) ?? [];
-  const titles = new Map(instance.endpoints.map((each) => [each.task_id, each.title]));
-  return (
-    <Panel title="Endpoints">
-      {listed.error ? (
-        <ProblemBox error={listed.error} />
-      ) : own.length === 0 ? (
-        <p className="px-4 py-6 text-muted">
-          {instance.status === "stopped" ? "It is stopped." : "Nothing listens yet."}
-        </p>
-      ) : (
-        <ul className="divide-y divide-line">
-          {own.map((each) => (
-            <EndpointRow key={each.id} endpoint={each} title={titles.get(each.id) ?? each.name} instance={instance} />
-          ))}
-        </ul>
-      )}
-    </Panel>
-  );
-}
-
-interface EndpointRowProps {
-  endpoint: Schemas["EndpointView"];
-  title: string;
-  instance: Instance;
-}
-
-function EndpointRow({ endpoint, title, instance }: EndpointRowProps) {
-  const [error, setError] = useState<unknown>(null);
-  const mayConnect = instance.allowed_actions.includes("instance.connect");
-  const open = async () => {
-    setError(null);
-    // The window opens with the click, before the answer: a browser blocks one that opens later.
-    const page = window.open("about:blank", "_blank");
-    try {
-      const link = await answer(
-        api.POST("/api/v1/projects/{project_id}/endpoints/{endpoint_id}/open", {
-          params: { path: { project_id: endpoint.project_id, endpoint_id: endpoint.id } },
-        }),
-      );
-      if (page) {
-        page.opener = null;
-        page.location.replace(link.url);
-      }
-    } catch (failure) {
-      page?.close();
-      setError(failure);
-    }
-  };
-  return (
-    <li className="space-y-2 px-4 py-2.5">
-      <div className="flex items-center gap-3">
-        <span className="min-w-0 flex-1">
-          <span className="block truncate font-medium">{title}</span>
-          <span className="text-xs text-muted">
-            {endpoint.protocol}, port {endpoint.port}
-          </span>
-        </span>
-        {endpoint.protocol === "http" ? (
-          <Button
-            onClick={() => void open()}
-            disabledReason={mayConnect ? undefined : "you need instance.connect; an admin of the project can give it"}
-          >
-            Open <ExternalLink size={14} aria-hidden />
-          </Button>
-        ) : (
-          <CopyButton text={`mooring connect ${instance.name}/${endpoint.name}`} label="Copy the command" />
-        )}
-      </div>
-      {error !== null && <ProblemBox error={error} />}
-    </li>
   );
 }

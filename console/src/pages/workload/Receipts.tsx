@@ -1,26 +1,60 @@
 /** The proof that nothing is left: one closing record for each member, with the receipt of the node. */
-import { useQuery } from "@tanstack/react-query";
+import { useQuery, useQueryClient } from "@tanstack/react-query";
 import ShieldAlert from "lucide-react/icons/shield-alert";
 import ShieldCheck from "lucide-react/icons/shield-check";
+import ShieldQuestion from "lucide-react/icons/shield-question-mark";
+import ShieldX from "lucide-react/icons/shield-x";
 import { useState } from "react";
 import type { Instance, Schemas } from "../../api/client";
-import { receipt } from "../../api/queries/fleet";
+import { receiptBundle } from "../../api/queries/fleet";
 import { closingRecords } from "../../api/queries/runtime";
+import { type VerifiedBundle, verifyBundle } from "../../api/receiptBundle";
+import { announce } from "../../parts/announcer";
+import { download } from "../../parts/download";
 import { Ago } from "../../parts/time";
-import { CommandLine, Empty, Panel, ProblemBox, Skeleton } from "../../parts/ui";
+import { Button, CommandLine, CopyButton, Empty, Panel, ProblemBox, Skeleton } from "../../parts/ui";
 
-const KIND: Record<Schemas["ClosingKind"], { title: string; good: boolean }> = {
-  receipt: { title: "Torn down, and the node found nothing left", good: true },
-  nothing_started: { title: "Nothing was ever started", good: true },
-  write_off: { title: "Written off: nobody checked what is left", good: false },
+type ClosingRecord = Schemas["ClosingRecordView"];
+/** What the check in this browser found; `error` is a refusal of the server, which says nothing about the receipt. */
+type Outcome = { verified: VerifiedBundle } | { refused: string } | { error: unknown } | "checking";
+
+const TITLE: Record<Schemas["ClosingKind"], string> = {
+  receipt: "Torn down, and the node found nothing left",
+  nothing_started: "Nothing was ever started",
+  write_off: "Written off: nobody checked what is left",
 };
+
+function receiptId(record: ClosingRecord): string | undefined {
+  const id = record.receipt?.receipt_id;
+  return record.kind === "receipt" && typeof id === "string" ? id : undefined;
+}
 
 export function Receipts({ instance }: { instance: Instance }) {
   const listed = useQuery(closingRecords(instance));
+  const { outcomes, check } = useChecks(instance.project_id);
+  const ids = (listed.data?.items ?? []).flatMap((each) => receiptId(each) ?? []);
+  const checked = ids.map((id) => outcomes[id]).filter((each) => typeof each === "object");
+  const good = checked.filter((each) => "verified" in each).length;
   return (
-    <Panel title="Receipts">
+    <Panel
+      title="Receipts"
+      aside={
+        ids.length > 0 && (
+          <div className="flex flex-wrap items-center gap-3">
+            {checked.length > 0 && (
+              <span role="status" className={`text-xs ${good === checked.length ? "text-good" : "text-bad"}`}>
+                {good} of {ids.length} verified
+              </span>
+            )}
+            <Button onClick={() => void check(ids)}>
+              <ShieldCheck size={14} aria-hidden /> Verify in this browser
+            </Button>
+          </div>
+        )
+      }
+    >
       {listed.error ? (
-        <ProblemBox error={listed.error} />
+        <ProblemBox error={listed.error} retry={() => listed.refetch()} />
       ) : !listed.data ? (
         <Skeleton />
       ) : listed.data.items.length === 0 ? (
@@ -31,7 +65,12 @@ export function Receipts({ instance }: { instance: Instance }) {
       ) : (
         <ul className="divide-y divide-line">
           {listed.data.items.map((each) => (
-            <ReceiptItem key={each.id} record={each} projectId={instance.project_id} />
+            <ReceiptItem
+              key={each.id}
+              record={each}
+              projectId={instance.project_id}
+              outcome={outcomes[receiptId(each) ?? ""]}
+            />
           ))}
         </ul>
       )}
@@ -39,16 +78,47 @@ export function Receipts({ instance }: { instance: Instance }) {
   );
 }
 
-function ReceiptItem({ record, projectId }: { record: Schemas["ClosingRecordView"]; projectId: string }) {
-  const { title, good } = KIND[record.kind];
-  const Icon = good ? ShieldCheck : ShieldAlert;
-  const id = record.receipt?.receipt_id;
+/** Checks receipts one after another, with the bundle that the server exports and nothing else. */
+function useChecks(projectId: string) {
+  const queries = useQueryClient();
+  const [outcomes, setOutcomes] = useState<Record<string, Outcome>>({});
+  const set = (id: string, outcome: Outcome) => setOutcomes((before) => ({ ...before, [id]: outcome }));
+  const check = async (ids: string[]) => {
+    for (const id of ids) set(id, "checking");
+    let verified = 0;
+    for (const id of ids) {
+      try {
+        const bundle = await queries.fetchQuery({ ...receiptBundle(projectId, id), staleTime: 0 });
+        try {
+          set(id, { verified: await verifyBundle(bundle) });
+          verified += 1;
+        } catch (refusal) {
+          set(id, { refused: (refusal as Error).message });
+        }
+      } catch (error) {
+        set(id, { error });
+      }
+    }
+    announce(`${verified} of ${ids.length} receipts are verified`);
+  };
+  return { outcomes, check };
+}
+
+interface ItemProps {
+  record: ClosingRecord;
+  projectId: string;
+  outcome: Outcome | undefined;
+}
+
+function ReceiptItem({ record, projectId, outcome }: ItemProps) {
+  const id = receiptId(record);
+  const { Icon, tone } = look(record, outcome);
   return (
     <li className="flex gap-3 px-4 py-3">
-      <Icon size={20} aria-hidden className={`mt-0.5 shrink-0 ${good ? "text-good" : "text-warn"}`} />
+      <Icon size={20} aria-hidden className={`mt-0.5 shrink-0 ${tone}`} />
       <div className="min-w-0 flex-1 space-y-2">
         <p>
-          <span className="font-semibold">{record.member_name}</span>: {title}
+          <span className="font-semibold">{record.member_name}</span>: {TITLE[record.kind]}
           <span className="block text-xs text-muted">
             <Ago at={record.created_at} />
             {record.node_id && (
@@ -58,21 +128,60 @@ function ReceiptItem({ record, projectId }: { record: Schemas["ClosingRecordView
             )}
           </span>
         </p>
-        {(record.reason ?? record.may_be_left) && (
-          <p className="rounded-md bg-warn-soft p-2 text-xs text-warn">
-            {record.reason} {record.may_be_left}
+        {record.kind === "write_off" && (
+          <p className="rounded-md bg-warn-soft p-2 text-xs break-words text-warn">
+            There is no receipt. {record.reason && `The reason given: ${record.reason}. `}
+            {record.may_be_left && `What may be left: ${record.may_be_left}`}
           </p>
         )}
-        {typeof id === "string" && <Signed id={id} projectId={projectId} />}
+        {id && outcome && <OutcomeBox outcome={outcome} />}
+        {id && <Signed id={id} projectId={projectId} />}
       </div>
     </li>
   );
 }
 
-/** The node's signed statement; it is fetched when somebody opens it. */
+/** A shield with a tick is kept for what was checked here; a record alone is the platform's word. */
+function look(record: ClosingRecord, outcome: Outcome | undefined) {
+  if (record.kind === "write_off") return { Icon: ShieldAlert, tone: "text-warn" };
+  if (typeof outcome === "object" && "verified" in outcome) return { Icon: ShieldCheck, tone: "text-good" };
+  if (typeof outcome === "object" && "refused" in outcome) return { Icon: ShieldX, tone: "text-bad" };
+  return { Icon: ShieldQuestion, tone: "text-muted" };
+}
+
+function OutcomeBox({ outcome }: { outcome: Outcome }) {
+  if (outcome === "checking") return <p className="text-xs text-muted">Checking…</p>;
+  if ("error" in outcome) return <ProblemBox error={outcome.error} />;
+  if ("refused" in outcome)
+    return (
+      <p className="rounded-md bg-bad-soft p-2 text-xs break-words">
+        <span className="font-semibold text-bad">Not verified</span>: {outcome.refused}
+      </p>
+    );
+  const { proves, doesNotProve } = outcome.verified;
+  return (
+    <div className="space-y-2 rounded-md bg-good-soft p-3 text-xs">
+      <p className="font-semibold text-good">Verified in this browser</p>
+      <ul className="list-disc space-y-1 pl-4 break-words">
+        {proves.map((each) => (
+          <li key={each}>{each}</li>
+        ))}
+      </ul>
+      <p className="font-semibold">What it leaves open</p>
+      <ul className="list-disc space-y-1 pl-4 break-words">
+        {doesNotProve.map((each) => (
+          <li key={each}>{each}</li>
+        ))}
+      </ul>
+    </div>
+  );
+}
+
+/** The node's signed statement with its proof; it is fetched when somebody opens it. */
 function Signed({ id, projectId }: { id: string; projectId: string }) {
   const [open, setOpen] = useState(false);
-  const found = useQuery({ ...receipt(projectId, id), enabled: open });
+  const found = useQuery({ ...receiptBundle(projectId, id), enabled: open });
+  const text = found.data && JSON.stringify(found.data, null, 2);
   return (
     <details onToggle={(event) => setOpen(event.currentTarget.open)}>
       <summary className="text-xs text-muted">
@@ -80,17 +189,18 @@ function Signed({ id, projectId }: { id: string; projectId: string }) {
       </summary>
       <div className="mt-2 space-y-2">
         {found.error ? (
-          <ProblemBox error={found.error} />
-        ) : !found.data ? (
+          <ProblemBox error={found.error} retry={() => found.refetch()} />
+        ) : !text ? (
           <Skeleton rows={2} />
         ) : (
           <>
-            <p className="text-xs">
-              Node <span className="font-mono">{found.data.node_id}</span> looked <Ago at={found.data.looked_at} /> and{" "}
-              {found.data.clean ? "found nothing left" : "found something left"}.
-            </p>
-            <pre className="max-h-80 overflow-auto rounded-md bg-sunken p-3 font-mono text-xs">
-              {JSON.stringify(found.data.document, null, 2)}
+            <div className="flex items-center gap-1">
+              <Button onClick={() => download(`${id}.json`, text)}>Download</Button>
+              <CopyButton text={text} label="Copy the exported receipt" />
+            </div>
+            {/* biome-ignore lint/a11y/noNoninteractiveTabindex: a region that scrolls must be reachable by keyboard */}
+            <pre tabIndex={0} className="max-h-80 overflow-auto rounded-md bg-sunken p-3 font-mono text-xs">
+              {text}
             </pre>
           </>
         )}

@@ -119,6 +119,8 @@ class ManifestAction:
     timeout_seconds: int = 300
     destructive: bool = False
     read_only: bool = False
+    view: Plain | None = None
+    """How a client shows its output; the platform does not interpret it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from typing import Final
 from mooring.core.catalog.compatibility import ShapeWanted
 from mooring.core.catalog.manifest import ADAPTER, Drain, Manifest, ManifestReading, read_manifest
 from mooring.core.catalog.manifest_lint_runtime import RUNTIME_RULES, runtime_findings
+from mooring.core.catalog.manifest_lint_view import VIEW_RULES, view_findings
 from mooring.core.catalog.operating_mode import MODES, NOT_OFFERED, ControlPlaneScope, why_incoherent
 from mooring.core.catalog.semver import read_range, read_version
 from mooring.core.kernel.errors import Code, Refusal
@@ -25,6 +26,7 @@ from mooring.core.kernel.work_budget import WorkBudget, until_spent
 
 RULES: Final[Mapping[str, str]] = {
     **RUNTIME_RULES,
+    **VIEW_RULES,
     "app_other": "The manifest must belong to the app that it is published under.",
     "name_doubled": "A name that is used twice is ambiguous.",
     "controller_only": "Actions and several nodes need an adapter that knows the app, and only a controller has one.",
@@ -86,6 +88,7 @@ def lint(manifest: Manifest, about: AppContext, budget: WorkBudget | None = None
             _names(manifest),
             _capacity(manifest),
             until_spent(_actions(manifest, about, patterns)),
+            view_findings(manifest),
             _modes(manifest),
             _required_actions(manifest),
             _usage(manifest),

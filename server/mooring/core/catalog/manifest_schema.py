@@ -14,7 +14,7 @@ from typing import Any, Final
 from mooring.core.catalog.compatibility import CapacityShape, NeedKind, ShapeWanted
 from mooring.core.catalog.operating_mode import ControlPlaneScope, OperatingMode
 from mooring.core.catalog.semver import VERSION_LENGTH_MAX, VERSION_PATTERN
-from mooring.core.kernel.form_schema import FORM_DEFINITION, HINTS_DEFINITION
+from mooring.core.kernel.form_schema import FORM_DEFINITION, HINTS_DEFINITION, PROPERTY_NAME_PATTERN
 from mooring.core.kernel.sandbox_user import USER_PATTERN
 from mooring.core.kernel.validation import SLUG_PATTERN
 
@@ -216,6 +216,35 @@ _COMPONENT: Final = _object(
     default_count=_whole("how many members a launch gets that does not say; the minimum if omitted", 0, MEMBERS_MAX),
     max_count=_whole("the maximum number of members of this kind", 1, MEMBERS_MAX),
 )
+_COLUMN: Final = {"type": "string", "pattern": PROPERTY_NAME_PATTERN, "maxLength": 64}
+_ROW_ACTION: Final = _object(
+    "a button of a row",
+    ["action", "input"],
+    action=_form("the action that it starts", ACTION_NAME_PATTERN, 122),
+    input={
+        "type": "object",
+        "description": "fields of that action's input, and the column that fills in each",
+        "maxProperties": 8,
+        "propertyNames": _COLUMN,
+        "additionalProperties": _COLUMN,
+    },
+    when={
+        "type": "object",
+        "description": "columns, and the values with which the button is shown; always if omitted",
+        "maxProperties": 4,
+        "propertyNames": _COLUMN,
+        "additionalProperties": _list("the values", _text("one value", 120), 50, least=1),
+    },
+)
+_ACTION_VIEW: Final = _object(
+    "how a client shows the output of an action that only reads: it reads it again from time to time",
+    ["kind", "rows", "columns"],
+    kind=_choice("a table of rows", ["table"]),
+    rows=_described(_COLUMN, "the field of the output that holds the rows, a list of objects"),
+    columns=_list("the fields of a row that are shown, in their order", _COLUMN, 16, least=1, unique=True),
+    row_actions=_list("the buttons of a row", _ROW_ACTION, 8),
+    create=_list("actions that stand above the table", _form("an action", ACTION_NAME_PATTERN, 122), 4, unique=True),
+)
 _ACTION: Final = _object(
     "a verb that the app's adapter carries out",
     ["name", "permission", "input_schema"],
@@ -229,6 +258,7 @@ _ACTION: Final = _object(
     timeout_seconds=_whole("how long it may take", 1, SECONDS_MAX, 300),
     destructive=_flag("whether it destroys something, so that a client asks for confirmation"),
     read_only=_flag("whether it only reads: then it is not in the audit trail, and is stored for an hour"),
+    view=_ACTION_VIEW,
 )
 _CONNECT: Final = _object(
     "a way to use an endpoint",

@@ -75,6 +75,23 @@ def action(**action: Any) -> Plain:
     return controller(actions=[given])
 
 
+ROWS = {"type": "array", "items": {"type": "object", "properties": {"id": {"type": "string"}}}}
+
+
+def button(**changes: Any) -> Plain:
+    """A button of a row that is as it should be."""
+    return {"action": "queue.submit", "input": {"queue": "id"}, "when": {"id": ["1"]}, **changes}
+
+
+def table(*, read_only: bool = False, button: Plain | None = None, **view: Any) -> Plain:
+    """A controller whose action is shown as a table."""
+    shown = {"kind": "table", "rows": "jobs", "columns": ["id"], **view}
+    if button is not None:
+        shown["row_actions"] = [button]
+    output = {"type": "object", "properties": {"jobs": ROWS}}
+    return action(output_schema=output, read_only=read_only, view=shown)
+
+
 def lifecycle(**changes: Any) -> Plain:
     return controller(lifecycle={**LIFECYCLE, **changes})
 
@@ -203,6 +220,19 @@ CASES: list[tuple[Plain, str, str, Severity]] = [
     (action(permission="instance.delete"), "/actions/0/permission", "action_permission", E),
     (action(input_schema={"type": "string"}), "/actions/0/input_schema", "form_is_an_object", E),
     (action(output_schema={"type": "array"}), "/actions/0/output_schema", "form_is_an_object", E),
+    (table(), "/actions/0/view/kind", "action_view", E),
+    (table(read_only=True, rows="people"), "/actions/0/view/rows", "action_view", E),
+    (table(read_only=True, columns=["id", "colour"]), "/actions/0/view/columns", "action_view", E),
+    (table(read_only=True, create=["queue.dance"]), "/actions/0/view/create", "action_view", E),
+    (
+        table(read_only=True, button={"action": "queue.dance", "input": {}}),
+        "/actions/0/view/row_actions",
+        "action_view",
+        E,
+    ),
+    (table(read_only=True, button=button(input={"colour": "id"})), "/actions/0/view/row_actions", "action_view", E),
+    (table(read_only=True, button=button(input={"depth": "colour"})), "/actions/0/view/row_actions", "action_view", E),
+    (table(read_only=True, button=button(when={"colour": ["red"]})), "/actions/0/view/row_actions", "action_view", E),
     (mode("tenant_dedicated", "platform"), "/operating_modes/0", "mode_incoherent", E),
     (mode("platform_managed", "project"), "/operating_modes/0", "mode_incoherent", E),
     (mode("platform_managed", "platform"), "/operating_modes/0", "mode_not_offered", W),
