@@ -110,9 +110,9 @@ function AllocationPage({ allocation }: { allocation: AllocationView }) {
                 "not started"
               )}
             </Definition>
-            <div className="col-span-2">
-              <Definition label="Rule">{allocation.charge.rule}</Definition>
-            </div>
+            <Definition label="Rule" wide>
+              {allocation.charge.rule}
+            </Definition>
           </dl>
         </Panel>
         <Panel title="Used by" className="lg:col-span-2">

@@ -159,9 +159,15 @@ function sentence({ noun, data }: Schemas["EventView"]): string {
 function PlatformStaff() {
   return (
     <>
-      <PageHead title="Home" />
-      <Empty title="You are signed in as staff of the platform" command="mooring overview get">
-        <p>The pages at the left are for staff; the command line has all that they lack.</p>
+      <PageHead title="Home" sub="You are signed in as staff of the platform." />
+      <Empty title="The workloads belong to the tenants" command="mooring overview get">
+        <p>
+          Begin with{" "}
+          <Link to="/nodes" className="link">
+            the machines
+          </Link>
+          ; the navigation has the other pages of operators.
+        </p>
       </Empty>
     </>
   );

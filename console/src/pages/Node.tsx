@@ -143,24 +143,26 @@ function Facts({ node }: { node: NodeDetail }) {
   const known = Object.entries(node.facts);
   const labels = Object.entries(node.labels);
   return (
-    <dl className="grid grid-cols-2 gap-4 p-4">
-      {typeof inventory.cpus === "number" && <Definition label="Processors">{inventory.cpus}</Definition>}
-      {typeof inventory.memory_bytes === "number" && (
-        <Definition label="Memory">{Math.round(inventory.memory_bytes / GIB)} GiB</Definition>
-      )}
-      {typeof inventory.agent_version === "string" && <Definition label="Agent">{inventory.agent_version}</Definition>}
-      <Definition label="Host of sandboxes">{node.host}</Definition>
-      <Definition label="Joined">
-        <Ago at={node.created_at} />
-      </Definition>
-      <Definition label="Approval">{node.approval}</Definition>
-      <div className="col-span-2">
-        <Definition label="Labels">
+    <>
+      <dl className="grid grid-cols-2 gap-4 p-4">
+        {typeof inventory.cpus === "number" && <Definition label="Processors">{inventory.cpus}</Definition>}
+        {typeof inventory.memory_bytes === "number" && (
+          <Definition label="Memory">{Math.round(inventory.memory_bytes / GIB)} GiB</Definition>
+        )}
+        {typeof inventory.agent_version === "string" && (
+          <Definition label="Agent">{inventory.agent_version}</Definition>
+        )}
+        <Definition label="Host of sandboxes">{node.host}</Definition>
+        <Definition label="Joined">
+          <Ago at={node.created_at} />
+        </Definition>
+        <Definition label="Approval">{node.approval}</Definition>
+        <Definition label="Labels" wide>
           {labels.length === 0 ? "none" : labels.map(([key, value]) => `${key}=${value}`).join(", ")}
         </Definition>
-      </div>
+      </dl>
       {known.length > 0 && (
-        <details className="col-span-2">
+        <details className="border-t border-line px-4 py-3">
           <summary className="text-xs text-muted">{known.length} facts that manifests may compare</summary>
           <dl className="mt-2 grid grid-cols-[auto_minmax(0,1fr)] gap-x-4 gap-y-1 font-mono text-xs">
             {known.map(([key, value]) => (
@@ -172,7 +174,7 @@ function Facts({ node }: { node: NodeDetail }) {
           </dl>
         </details>
       )}
-    </dl>
+    </>
   );
 }
 

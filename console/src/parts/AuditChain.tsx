@@ -54,7 +54,7 @@ export function AuditChain({ place }: { place: Place | undefined }) {
               position {found.head?.position ?? 0}
               {found.waiting_rows > 0 && `, ${found.waiting_rows} newer rows wait`}
             </Definition>
-            <Definition label="Begins">
+            <Definition label="Begins" wide>
               {found.checkpoint ? (
                 <>
                   after position {found.checkpoint.position}; retention deleted what was before

@@ -163,9 +163,16 @@ export function Skeleton({ rows = 4 }: { rows?: number }) {
   );
 }
 
-export function Definition({ label, children }: { label: string; children: ReactNode }) {
+interface DefinitionProps {
+  label: string;
+  /** Takes two columns of a list of definitions. */
+  wide?: boolean;
+  children: ReactNode;
+}
+
+export function Definition({ label, wide, children }: DefinitionProps) {
   return (
-    <div className="min-w-0">
+    <div className={`min-w-0 ${wide ? "col-span-2" : ""}`}>
       <dt className="text-xs text-muted">{label}</dt>
       <dd className="mt-0.5 break-words">{children}</dd>
     </div>

@@ -29,6 +29,8 @@ def test_staff_drains_a_node_and_sees_whom_it_touches(staff: ConsolePage) -> Non
     page, trial = staff.page, staff.trial
     trial.mooring("launch", "hello", "--name", "touched", "--wait")
     page.get_by_role("link", name="this-machine").click()
+    expect(page.get_by_role("table", name=re.compile("Slots of"))).to_be_visible()
+    assert staff.accessibility() == []
     page.get_by_role("button", name="Drain").click()
     dialog = page.get_by_role("dialog")
     expect(dialog.get_by_text(re.compile("It waits for: [0-9]+ allocation"))).to_be_visible()
@@ -65,6 +67,7 @@ def test_a_revocation_shows_first_what_it_affects(staff: ConsolePage) -> None:
     page.get_by_role("button", name="Revoke").click()
     dialog = page.get_by_role("dialog")
     expect(dialog.get_by_role("region", name="What it affects")).to_contain_text("version hello 1.0.0, active")
+    assert staff.accessibility() == []
     dialog.get_by_label("Reason").fill(REASON)
     dialog.get_by_role("button", name="Revoke it").click()  # refused by the form: the box is not ticked
     expect(dialog).to_be_visible()
