@@ -3,6 +3,7 @@ import Activity from "lucide-react/icons/activity";
 import BadgeCheck from "lucide-react/icons/badge-check";
 import Boxes from "lucide-react/icons/boxes";
 import Coins from "lucide-react/icons/coins";
+import Gauge from "lucide-react/icons/gauge";
 import HardDrive from "lucide-react/icons/hard-drive";
 import House from "lucide-react/icons/house";
 import KeyRound from "lucide-react/icons/key-round";
@@ -47,11 +48,15 @@ export const GROUPS: PageGroup[] = [
   {
     label: "Work",
     pages: [
-      { to: "/", label: "Home", icon: House, letter: "h", isFor: always },
+      { to: "/", label: "Home", icon: House, letter: "h", isFor: ofTenant },
       { to: "/catalog", label: "Catalog", icon: LayoutGrid, letter: "c", isFor: ofTenant },
       { to: "/workloads", label: "Workloads", icon: Boxes, letter: "w", isFor: ofTenant },
       { to: "/allocations", label: "Allocations", icon: HardDrive, letter: "a", isFor: ofTenant },
     ],
+  },
+  {
+    label: "Platform",
+    pages: [{ to: "/operate", label: "Overview", icon: Gauge, letter: "o", isFor: ofPlatform }],
   },
   {
     label: "Fleet",

@@ -1,6 +1,6 @@
 /** Every page with its address. What a page filters by stands in the URL, so that it can be shared and reloaded. */
 import { createRoute, createRouter, lazyRouteComponent } from "@tanstack/react-router";
-import type { InstanceFilter } from "./api/queries/runtime";
+import { type InstanceFilter, METRIC_RANGES, type MetricRange } from "./api/queries/runtime";
 import { catalogRoutes } from "./routes/catalog";
 import { fleetRoutes } from "./routes/fleet";
 import { oneOf, root, shell, text } from "./routes/frame";
@@ -37,6 +37,12 @@ const home = createRoute({
   getParentRoute: () => shell,
   path: "/",
   component: lazyRouteComponent(() => import("./pages/Home"), "Home"),
+});
+
+const operate = createRoute({
+  getParentRoute: () => shell,
+  path: "/operate",
+  component: lazyRouteComponent(() => import("./pages/Operate"), "Operate"),
 });
 
 const catalog = createRoute({
@@ -103,6 +109,7 @@ export const TABS = [
   "actions",
   "config",
   "logs",
+  "metrics",
   "cost",
   "receipts",
 ] as const;
@@ -123,6 +130,7 @@ const workload = createRoute({
     pins: Array.isArray(search.pins) ? search.pins.slice(0, 2).flatMap((each) => text(each) ?? []) : undefined,
     begin: moment(search.begin),
     end: moment(search.end),
+    range: oneOf(search.range, Object.keys(METRIC_RANGES) as MetricRange[]),
   }),
   component: lazyRouteComponent(() => import("./pages/Workload"), "Workload"),
 });
@@ -166,6 +174,7 @@ export interface WorkloadSearch {
   pins?: string[];
   begin?: number;
   end?: number;
+  range?: MetricRange;
 }
 
 export const router = createRouter({
@@ -173,6 +182,7 @@ export const router = createRouter({
     signIn,
     shell.addChildren([
       home,
+      operate,
       catalog,
       app,
       launch,

@@ -1,19 +1,21 @@
-/** What needs me, what runs, what happened last. */
+/** What needs me, what runs and what it costs, what happened last. */
 import { useQuery } from "@tanstack/react-query";
-import { Link } from "@tanstack/react-router";
-import CircleCheck from "lucide-react/icons/circle-check";
+import { Link, Navigate } from "@tanstack/react-router";
 import Rocket from "lucide-react/icons/rocket";
 import type { ReactNode } from "react";
-import type { Instance, Schemas } from "../api/client";
+import { type Instance, isProblem, type Schemas } from "../api/client";
 import type { Scope } from "../api/queries/identity";
+import { budgets, cost } from "../api/queries/money";
+import { attention } from "../api/queries/overview";
 import { recentEvents } from "../api/queries/records";
 import { useMeaning } from "../api/queries/reference";
 import { instances } from "../api/queries/runtime";
+import { AttentionList } from "../parts/AttentionList";
 import { Status } from "../parts/Status";
 import { useScope, useTenant } from "../parts/session";
-import { Ago, Clock } from "../parts/time";
+import { Ago, Clock, money } from "../parts/time";
 import { useTitle } from "../parts/title";
-import { Empty, PageHead, Panel, ProblemBox, Skeleton } from "../parts/ui";
+import { CommandLine, Empty, PageHead, Panel, ProblemBox, Skeleton } from "../parts/ui";
 
 const SHOWN = 8;
 const EVENTS_SHOWN = 10;
@@ -23,39 +25,36 @@ export function Home() {
   const tenant = useTenant();
   const scope = useScope();
   const { project } = scope;
-  const attention = useQuery(instances(scope.tenant, { attention: true, project, limit: SHOWN }));
+  const needed = useQuery({ ...attention(scope), enabled: project !== undefined || Boolean(scope.tenant) });
   const running = useQuery(instances(scope.tenant, { status: "running", project, limit: SHOWN }));
-  if (tenant === null) return <PlatformStaff />;
-  const launchLink = (
-    <Link to="/catalog" className="link inline-flex items-center gap-1.5">
-      <Rocket size={15} aria-hidden /> Launch an app
-    </Link>
-  );
+  const any = useQuery(instances(scope.tenant, { project, limit: 1 }));
+  if (tenant === null) return <Navigate to="/operate" replace />;
+  const isNew = any.data?.items.length === 0;
   return (
     <>
-      <PageHead title="Home" sub="What needs you, what runs, and what happened last.">
-        {launchLink}
+      <PageHead title="Home" sub="What needs you, what runs and what it costs, and what happened last.">
+        <LaunchLink />
       </PageHead>
       <div className="grid gap-5 lg:grid-cols-2">
-        <Panel title="Needs you" aside={<ListLink search={{ attention: true }} />}>
-          <Rows
-            query={attention}
-            empty={
-              <div className="flex items-center gap-2 px-4 py-6 text-muted">
-                <CircleCheck size={18} className="text-good" aria-hidden /> Nothing needs you.
-              </div>
-            }
-          />
-        </Panel>
+        {isNew ? (
+          <FirstSteps />
+        ) : (
+          <Panel title="Needs you" className="lg:col-span-2">
+            <AttentionList query={needed} clear="Nothing needs you." />
+          </Panel>
+        )}
         <Panel title="Running" aside={<ListLink search={{ status: "running" }} />}>
           <Rows
             query={running}
             empty={
-              <Empty title="Nothing runs yet" command="mooring launch hello --open">
-                <p>{launchLink}</p>
+              <Empty title="Nothing runs now" command="mooring launch hello --open">
+                <LaunchLink />
               </Empty>
             }
           />
+        </Panel>
+        <Panel title="What it costs">
+          <Spending scope={scope} />
         </Panel>
         <Panel title="Recent events" className="lg:col-span-2">
           <RecentEvents scope={scope} />
@@ -65,7 +64,123 @@ export function Home() {
   );
 }
 
-function ListLink({ search }: { search: { attention?: boolean; status?: "running" } }) {
+function LaunchLink() {
+  return (
+    <Link to="/catalog" className="link inline-flex items-center gap-1.5">
+      <Rocket size={15} aria-hidden /> Launch an app
+    </Link>
+  );
+}
+
+const STEPS: [string, string, string][] = [
+  ["Choose an app", "The catalog says what you may launch, why not, and what it costs.", "mooring catalog list"],
+  ["Launch it", "The plan beside the form says whether it fits before you launch.", "mooring launch hello --wait"],
+  ["Open it", "The page of the workload shows how it comes up, and leads to the app.", "mooring open hello"],
+];
+
+/** For a tenant in which nothing was ever launched. */
+function FirstSteps() {
+  return (
+    <Panel title="Three first steps" className="lg:col-span-2">
+      <ol className="grid gap-4 p-4 md:grid-cols-3">
+        {STEPS.map(([title, text, command], index) => (
+          <li key={title} className="min-w-0 space-y-2">
+            <p className="font-semibold">
+              <span className="mr-2 text-muted tabular-nums">{index + 1}</span>
+              {index === 0 ? (
+                <Link to="/catalog" className="link">
+                  {title}
+                </Link>
+              ) : (
+                title
+              )}
+            </p>
+            <p className="text-muted">{text}</p>
+            <CommandLine command={command} />
+          </li>
+        ))}
+      </ol>
+    </Panel>
+  );
+}
+
+const MICRO = 1_000_000;
+
+/** What runs costs per hour, where the month leads, and what is left of the budgets. */
+function Spending({ scope }: { scope: Scope }) {
+  const found = useQuery(cost(scope, { by: "project", limit: 1 }));
+  const limits = useQuery(budgets(scope));
+  if (found.error && !found.data) return <ProblemBox error={found.error} retry={() => void found.refetch()} />;
+  if (!found.data) return <Skeleton rows={3} />;
+  const { forecasts, totals } = found.data;
+  return (
+    <div className="space-y-4 p-4">
+      {forecasts.length === 0 && (
+        <p className="text-muted">Nothing was charged this month, and nothing runs that costs.</p>
+      )}
+      {forecasts.map((each) => {
+        const total = totals.find((one) => one.currency === each.currency);
+        return (
+          <dl key={each.currency} className="grid grid-cols-3 gap-3">
+            <Figure label="Per hour now" value={money(each.micro_per_hour / MICRO, each.currency)} />
+            <Figure label="This month so far" value={money((total?.total_micro ?? 0) / MICRO, each.currency)} />
+            <Figure
+              label="Month, if it stays so"
+              value={money(each.month_micro / MICRO, each.currency)}
+              title={`if ${each.assumes}`}
+            />
+          </dl>
+        );
+      })}
+      <BudgetBars query={limits} />
+    </div>
+  );
+}
+
+function Figure({ label, value, title }: { label: string; value: string; title?: string }) {
+  return (
+    <div className="min-w-0" title={title}>
+      <dt className="text-xs text-muted">{label}</dt>
+      <dd className="text-base font-semibold break-words tabular-nums">{value}</dd>
+    </div>
+  );
+}
+
+interface BudgetBarsProps {
+  query: { data?: { items: Schemas["BudgetStandingView"][] }; error: unknown };
+}
+
+function BudgetBars({ query }: BudgetBarsProps) {
+  if (isProblem(query.error, 403)) return null;
+  if (query.error && !query.data) return <ProblemBox error={query.error} />;
+  if (!query.data) return null;
+  if (query.data.items.length === 0) return <p className="text-xs text-muted">No budget is set.</p>;
+  return (
+    <ul className="space-y-3">
+      {query.data.items.map((each) => {
+        const spent = each.measured_minor + each.estimated_minor;
+        const percent = (100 * spent) / each.minor_per_month;
+        const tone = percent >= 100 ? "fill-bad" : percent >= 80 ? "fill-warn" : "fill-accent";
+        return (
+          <li key={each.id}>
+            <p className="mb-1 flex flex-wrap justify-between gap-2 text-xs">
+              <span className="text-muted">{each.project_id ? "Budget of the project" : "Budget of the tenant"}</span>
+              <span className="tabular-nums">
+                {money(spent, each.currency)} of {money(each.minor_per_month, each.currency)} ({Math.round(percent)} %)
+              </span>
+            </p>
+            <svg viewBox="0 0 100 6" preserveAspectRatio="none" className="h-1.5 w-full" aria-hidden>
+              <rect width={100} height={6} className="fill-line" />
+              <rect width={Math.min(100, percent)} height={6} className={tone} />
+            </svg>
+          </li>
+        );
+      })}
+    </ul>
+  );
+}
+
+function ListLink({ search }: { search: { status?: "running" } }) {
   return (
     <Link to="/workloads" search={search} className="link text-xs">
       All
@@ -154,21 +269,4 @@ function sentence({ noun, data }: Schemas["EventView"]): string {
   const words = [noun, data.name ?? data.kind ?? data.type, data.status && `is ${data.status}`];
   const text = words.filter(Boolean).join(" ");
   return data.health && data.health !== "unknown" ? `${text} (${data.health})` : text;
-}
-
-function PlatformStaff() {
-  return (
-    <>
-      <PageHead title="Home" sub="You are signed in as staff of the platform." />
-      <Empty title="The workloads belong to the tenants" command="mooring overview get">
-        <p>
-          Begin with{" "}
-          <Link to="/nodes" className="link">
-            the machines
-          </Link>
-          ; the navigation has the other pages of operators.
-        </p>
-      </Empty>
-    </>
-  );
 }

@@ -18,6 +18,7 @@ import { Cost } from "./workload/Cost";
 import { hindered, InstanceDialog, type InstanceVerb } from "./workload/InstanceDialog";
 import { Logs } from "./workload/Logs";
 import { Members } from "./workload/Members";
+import { Metrics } from "./workload/Metrics";
 import { Operations } from "./workload/Operations";
 import { Overview } from "./workload/Overview";
 import { Receipts } from "./workload/Receipts";
@@ -96,6 +97,7 @@ function WorkloadPage({ instance, interrupted }: { instance: Instance; interrupt
       {tab === "config" && <Config instance={instance} done={refresh} />}
       {tab === "logs" && <Logs instance={instance} />}
       {tab === "cost" && <Cost instance={instance} />}
+      {tab === "metrics" && <Metrics instance={instance} />}
       {tab === "receipts" && <Receipts instance={instance} />}
       {verb && <InstanceDialog instance={instance} verb={verb} close={() => setVerb(null)} done={refresh} />}
     </>

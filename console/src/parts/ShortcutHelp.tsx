@@ -3,7 +3,7 @@ import { useEffect, useRef } from "react";
 import type { PageEntry } from "../navigation";
 
 const EVERYWHERE: [string, string][] = [
-  ["/", "find a page or a workload"],
+  ["/", "find a page, a name or an id"],
   ["j k", "next and previous row of a list"],
   ["Enter", "open the row"],
   ["Esc", "close a dialog"],

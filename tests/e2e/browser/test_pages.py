@@ -35,7 +35,7 @@ PAGES = (
 )
 """What a tenant's admin opens."""
 STAFF_PAGES = (
-    "/",
+    "/operate",
     "/nodes",
     "/nodes?view=table",
     "/nodes?view=tokens",
@@ -50,7 +50,7 @@ STAFF_PAGES = (
     "/prices?tab=meters",
 )
 """What the platform's staff opens."""
-TABS = ("overview", "timeline", "members", "operations", "actions", "config", "logs", "cost", "receipts")
+TABS = ("overview", "timeline", "members", "operations", "actions", "config", "logs", "metrics", "cost", "receipts")
 
 
 def see(console: ConsolePage, path: str, name: str) -> dict[str, list[str]]:

@@ -212,3 +212,24 @@ export const whyOperation = (here: Here, operationId: string) =>
         }),
       ),
   });
+
+export const METRIC_RANGES = { "1h": 3_600, "6h": 21_600, "24h": 86_400, "7d": 604_800, "30d": 2_592_000 } as const;
+export type MetricRange = keyof typeof METRIC_RANGES;
+const METRICS_MS = 30_000;
+
+/** What the GPUs of an instance did in the last hour, day or month. */
+export const metrics = (here: Here, range: MetricRange) =>
+  queryOptions({
+    queryKey: ["instance", here.id, "metrics", range],
+    queryFn: () => {
+      const until = new Date();
+      const since = new Date(until.getTime() - METRIC_RANGES[range] * 1_000);
+      return answer(
+        api.GET("/api/v1/projects/{project_id}/app-instances/{instance_id}/metrics", {
+          params: { path: place(here), query: { since: since.toISOString(), until: until.toISOString() } },
+        }),
+      );
+    },
+    refetchInterval: METRICS_MS,
+    placeholderData: keepPreviousData,
+  });

@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import Final
 
 from mooring.core.kernel.permissions import Scope
+from mooring.core.runtime.instance_reconcile import NO_CAPACITY
 from mooring.core.runtime.launch_history import WINDOW
 from mooring.core.runtime.next_steps import (
     ADAPTER_BLOCKED,
@@ -145,8 +146,11 @@ def _item(facts: AttentionFacts) -> AttentionItem:
 
 def _step(facts: AttentionFacts) -> NextStep:
     """The next step; the platform's people cannot run a command on what belongs to a tenant, and get none."""
-    step = _next(facts)
-    return step if facts.tenant_id is None or facts.name is not None else replace(step, command=None)
+    if facts.tenant_id is None or facts.name is not None:
+        return _next(facts)
+    if facts.code == NO_CAPACITY:
+        return NextStep(Unblocker.OPERATOR, "add capacity, or let the tenant wait until some is free")
+    return replace(_next(facts), command=None)
 
 
 def _cause(facts: AttentionFacts) -> str:
