@@ -14,6 +14,8 @@ import ScrollText from "lucide-react/icons/scroll-text";
 import Server from "lucide-react/icons/server";
 import ShieldCheck from "lucide-react/icons/shield-check";
 import Tag from "lucide-react/icons/tag";
+import UserCog from "lucide-react/icons/user-cog";
+import Users from "lucide-react/icons/users";
 import Webhook from "lucide-react/icons/webhook";
 import type { Schemas } from "./api/client";
 
@@ -91,6 +93,19 @@ export const GROUPS: PageGroup[] = [
         isFor: may("billing.overview.read"),
       },
       { to: "/prices", label: "Prices", icon: Tag, letter: "i", isFor: always },
+    ],
+  },
+  {
+    label: "Administration",
+    pages: [
+      {
+        to: "/access",
+        label: "Access",
+        icon: Users,
+        letter: "y",
+        isFor: (me) => ofTenant(me) && may("membership.read", "user.read")(me),
+      },
+      { to: "/settings", label: "My settings", icon: UserCog, letter: "s", isFor: always },
     ],
   },
 ];

@@ -4,6 +4,7 @@ import { type InstanceFilter, METRIC_RANGES, type MetricRange } from "./api/quer
 import { catalogRoutes } from "./routes/catalog";
 import { fleetRoutes } from "./routes/fleet";
 import { oneOf, root, shell, text } from "./routes/frame";
+import { identityRoutes } from "./routes/identity";
 import { moneyRoutes, STEPS } from "./routes/money";
 import { recordsRoutes } from "./routes/records";
 
@@ -29,7 +30,11 @@ function ownAddress(value: unknown): string | undefined {
 const signIn = createRoute({
   getParentRoute: () => root,
   path: "/sign-in",
-  validateSearch: (search: Record<string, unknown>): { to?: string } => ({ to: ownAddress(search.to) }),
+  validateSearch: (search: Record<string, unknown>): SignInSearch => ({
+    to: ownAddress(search.to),
+    problem: text(search.problem)?.slice(0, 64),
+    correlation: text(search.correlation)?.slice(0, 64),
+  }),
   component: lazyRouteComponent(() => import("./pages/SignIn"), "SignIn"),
 });
 
@@ -156,6 +161,12 @@ export interface LaunchSearch {
   topology?: Record<string, number>;
 }
 
+export interface SignInSearch {
+  to?: string;
+  problem?: string;
+  correlation?: string;
+}
+
 export interface CatalogSearch {
   project?: string;
   q?: string;
@@ -190,6 +201,7 @@ export const router = createRouter({
       workload,
       ...catalogRoutes,
       ...fleetRoutes,
+      ...identityRoutes,
       ...recordsRoutes,
       ...moneyRoutes,
     ]),

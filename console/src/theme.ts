@@ -15,5 +15,20 @@ export function applyTheme(theme: Theme): void {
   document.documentElement.classList.toggle("dark", isDark);
 }
 
+export type Density = "comfortable" | "compact";
+
+const DENSITY = "mooring-density";
+
+export function storedDensity(): Density {
+  return localStorage.getItem(DENSITY) === "compact" ? "compact" : "comfortable";
+}
+
+export function applyDensity(density: Density): void {
+  if (density === "comfortable") localStorage.removeItem(DENSITY);
+  else localStorage.setItem(DENSITY, density);
+  document.documentElement.classList.toggle("compact", density === "compact");
+}
+
+applyDensity(storedDensity());
 applyTheme(storedTheme());
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => applyTheme(storedTheme()));

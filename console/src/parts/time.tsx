@@ -19,8 +19,33 @@ const UNITS: [Intl.RelativeTimeFormatUnit, number][] = [
   ["minute", 60],
 ];
 const relative = new Intl.RelativeTimeFormat("en", { numeric: "auto", style: "short" });
-const exact = new Intl.DateTimeFormat("en-GB", { dateStyle: "medium", timeStyle: "long" });
-const clock = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit", second: "2-digit" });
+
+export type TimeZone = "local" | "utc";
+
+const ZONE = "mooring-time-zone";
+let zone: TimeZone = localStorage.getItem(ZONE) === "utc" ? "utc" : "local";
+let { exact, clock } = formats();
+
+function formats() {
+  const timeZone = zone === "utc" ? "UTC" : undefined;
+  return {
+    exact: new Intl.DateTimeFormat("en-GB", { dateStyle: "medium", timeStyle: "long", timeZone }),
+    clock: new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit", second: "2-digit", timeZone }),
+  };
+}
+
+/** The zone in which times are shown, in this browser. */
+export function setTimeZone(wanted: TimeZone): void {
+  zone = wanted;
+  if (zone === "local") localStorage.removeItem(ZONE);
+  else localStorage.setItem(ZONE, zone);
+  ({ exact, clock } = formats());
+  for (const each of listeners) each();
+}
+
+export function useTimeZone(): TimeZone {
+  return useSyncExternalStore(subscribe, () => zone);
+}
 
 /** The time now, renewed every few seconds. */
 export function useNow(): number {
@@ -28,6 +53,7 @@ export function useNow(): number {
 }
 
 export function Ago({ at }: { at: string }) {
+  useTimeZone();
   const current = useNow();
   const seconds = Math.round((new Date(at).getTime() - current) / 1_000);
   const unit = UNITS.find(([, size]) => Math.abs(seconds) >= size);
@@ -40,6 +66,7 @@ export function Ago({ at }: { at: string }) {
 }
 
 export function Clock({ at }: { at: string }) {
+  useTimeZone();
   return (
     <time dateTime={at} title={exact.format(new Date(at))} className="font-mono text-xs text-muted tabular-nums">
       {clock.format(new Date(at))}

@@ -37,6 +37,11 @@ export function Button({ look = "plain", disabledReason, className = "", onClick
   );
 }
 
+/** The buttons of a row of a list. */
+export function RowButtons({ children }: { children: ReactNode }) {
+  return <span className="-my-1 inline-flex flex-wrap justify-end max-md:-ml-3 max-md:justify-start">{children}</span>;
+}
+
 export function Panel({ title, aside, children, className = "" }: PanelProps) {
   return (
     <section className={`min-w-0 rounded-lg border border-line bg-panel ${className}`}>

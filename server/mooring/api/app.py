@@ -302,7 +302,10 @@ class Application:
             return await self._tools.authenticator.caller(token)
         except Refusal as refusal:
             if refusal.code is Code.UNAUTHENTICATED:
-                self._tools.guesses.wrong(GuessKind.TOKEN, origin.remote_address)  # too many: no audit row
+                try:
+                    self._tools.guesses.wrong(GuessKind.TOKEN, origin.remote_address)  # too many: no audit row
+                except Refusal as too_many:  # who shows no token at all guesses at nothing: a page needs its 401
+                    raise (refusal if token is None else too_many) from None
                 await self._record_unauthenticated(route, traced, origin)
             raise
 

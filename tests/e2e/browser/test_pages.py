@@ -32,6 +32,11 @@ PAGES = (
     "/events",
     "/webhooks",
     "/break-glass",
+    "/access",
+    "/access?tab=accounts",
+    "/access?tab=roles",
+    "/access?tab=ways-in",
+    "/settings",
 )
 """What a tenant's admin opens."""
 STAFF_PAGES = (
@@ -48,6 +53,7 @@ STAFF_PAGES = (
     "/platform-billing",
     "/prices",
     "/prices?tab=meters",
+    "/settings",
 )
 """What the platform's staff opens."""
 TABS = ("overview", "timeline", "members", "operations", "actions", "config", "logs", "metrics", "cost", "receipts")

@@ -57,6 +57,7 @@ async def test_bad_credentials_of_an_address_lock_nobody_out_who_has_a_right_one
     await services.denials.flush(services.database, everything=True)
     refused = await services.database.fetchval(PLATFORM, "SELECT sum(count) FROM audit WHERE outcome = 'refused'")
     assert refused == 5 * len(floods)
+    assert [(await strict.client().get("/api/v1/whoami")).status_code for _ in range(7)] == [401] * 7, "no guess at all"
 
     assert (await strict.admin.get("/api/v1/whoami")).status_code == 200
     assert (await machine.exchange(strict.client())).status_code == 200
