@@ -88,6 +88,10 @@ function ArtifactBoard({ place, word, search, set }: BoardProps & { word: string
         name: shortName(each),
         state: each.promotion,
         moves: each.allowed_moves,
+        lack:
+          each.allowed_moves.length > 0 || each.visibility === place.scope
+            ? undefined
+            : `it belongs to the ${each.visibility}`,
         body: <ArtifactCard artifact={each} word={word} />,
       })),
       more: page?.data?.next_cursor && (

@@ -16,6 +16,8 @@ export interface Card {
   name: string;
   state: Promotion;
   moves: Trigger[];
+  /** Why this one cannot be moved here, if so. */
+  lack?: string;
   body: ReactNode;
 }
 
@@ -94,7 +96,9 @@ export function PromotionBoard({ columns, lack, move }: PromotionBoardProps) {
                     <Button
                       className="w-full"
                       aria-label={`Move ${card.name}`}
-                      disabledReason={lack ?? (card.moves.length === 0 ? `no move leads on from ${state}` : undefined)}
+                      disabledReason={
+                        lack ?? card.lack ?? (card.moves.length === 0 ? `no move leads on from ${state}` : undefined)
+                      }
                       onClick={() => move(card, undefined)}
                     >
                       Move…
