@@ -33,7 +33,8 @@ def test_from_the_sign_in_over_a_launch_and_its_live_timeline_to_the_receipt(con
     expect(page.get_by_role("status", name="State")).to_have_text(re.compile("running.*healthy"))
     page.get_by_role("link", name="members").click()
     console.trial.mooring("instances", "members", "add", "walk", "--component", "web", "--wait")
-    expect(page.get_by_role("cell", name=re.compile("walk-web-1"))).to_be_visible()  # by the CLI, without a reload
+    members = page.get_by_role("table", name="Members", exact=True)
+    expect(members.get_by_role("row").filter(has_text="walk-web-1")).to_be_visible()  # by the CLI, without a reload
     page.get_by_role("button", name="Stop", exact=True).click()
     page.get_by_role("dialog").get_by_role("button", name="Stop it").click()
     page.get_by_role("link", name="receipts").click()

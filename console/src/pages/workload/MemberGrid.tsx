@@ -153,7 +153,6 @@ function Block({ member, allocation, lit, light }: BlockProps) {
     <button
       type="button"
       title={meaning("member", member.status)}
-      aria-label={`${member.name} ${member.status}, ${member.health}, GPU slots: ${slots.length}${simulated}`}
       onMouseEnter={() => light(member.id)}
       onMouseLeave={() => light(undefined)}
       onFocus={() => light(member.id)}
@@ -165,6 +164,10 @@ function Block({ member, allocation, lit, light }: BlockProps) {
     >
       <span className="block text-xs font-medium">{member.name}</span>
       <span className="block text-[11px] text-muted">{member.status}</span>
+      <span className="sr-only">
+        {member.health}, GPU slots: {slots.length}
+        {simulated}
+      </span>
       <span className="mt-1 flex gap-0.5" aria-hidden>
         {slots.slice(0, SLOTS_MAX).map((each) => (
           <span key={each.index} title={`slot ${each.index}`} className="size-2.5 rounded-[2px] bg-accent" />
