@@ -33,7 +33,11 @@ OF_COMMAND: dict[str, tuple[str, ...]] = {
     "launch": ("mooring launch hello --open", "mooring launch hello --name pair --topology web=2 --wait"),
     "open": ("mooring open greeter", "mooring open greeter/web"),
     "stop": ("mooring stop greeter --wait --yes",),
-    "logs": ("mooring logs greeter --follow", "mooring logs hpc hpc-worker-0 --tail 20"),
+    "logs": (
+        "mooring logs greeter --follow",
+        "mooring logs hpc hpc-worker-0 --tail 20",
+        "mooring logs hpc --merged --grep ERROR",
+    ),
     "connect": ("mooring connect greeter --port 8080", "mooring connect hpc --shell"),
     "exec": ("mooring exec box -- sh",),
     "events": ("mooring events", "mooring events --follow --project vision"),

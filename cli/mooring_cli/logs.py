@@ -36,6 +36,9 @@ GONE = ("removed", "removing")
     "--offset", type=click.IntRange(0), metavar="N", help="Offset to start from, as returned by an earlier call."
 )
 @click.option("--follow", "-f", is_flag=True, help="Follow the output until interrupted.")
+@click.option("--merged", is_flag=True, help="All members as one log, by the times that their lines begin with.")
+@click.option("--grep", metavar="TEXT", help="Only lines with this text, from the oldest that is stored.")
+@click.option("--regex", is_flag=True, help="--grep is a regular expression.")
 @click.option("--project", metavar="NAME", help="The project, by id or slug.")
 @click.option("--json", "as_json", is_flag=True, help="The same as -o json: one object for each part.")
 def logs(
@@ -46,6 +49,9 @@ def logs(
     tail: int | None,
     offset: int | None,
     follow: bool,
+    merged: bool,
+    grep: str | None,
+    regex: bool,
     project: str | None,
     as_json: bool,
 ) -> None:
@@ -57,7 +63,12 @@ def logs(
     \b
     mooring logs greeter --follow
     mooring logs hpc hpc-worker-0
+    mooring logs hpc --merged --grep ERROR
     """
+    if (merged or grep is not None) and offset is not None:
+        raise click.UsageError("--offset counts in one log: it does not go with --merged or --grep")
+    if regex and grep is None:
+        raise click.UsageError("--regex says how --grep is read: give --grep too")
     if tail is not None and offset is not None:
         raise click.UsageError("--tail counts from the end and --offset from the start: give only one of them")
     invocation = current()
@@ -65,6 +76,14 @@ def logs(
         invocation.output = "json"
     instance, _, part = instance.partition("/")
     path = find(invocation, ScopeResolver(invocation).project_id(project), instance)
+    if merged or grep is not None:
+        named = None if merged and not (member or part) else find_member(invocation, path, member or part or None)
+        asked = {"member": named, "service": service, "grep": grep, "regex": regex or None}
+        joint = InstanceLogReader(invocation, path, {name: value for name, value in asked.items() if value is not None})
+        joint.begin(tail or TAIL_LINES)
+        while follow:
+            joint.more()
+        return
     path["member_id"] = find_member(invocation, path, member or part or None)
     reading = LogReader(invocation, path, service)
     reading.begin(tail or TAIL_LINES, offset)
@@ -170,6 +189,66 @@ class LogReader:
         sys.stdout.write("\n".join(shown(line) for line in part["text"].split("\n")))
         sys.stdout.flush()
         return part
+
+
+class InstanceLogReader:
+    """The logs of all members, or one that is searched, as one log."""
+
+    def __init__(
+        self,
+        invocation: Invocation,
+        path: dict[str, str],
+        query: dict[str, Any],
+        pause: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self.invocation = invocation
+        self.path = path
+        self.query = query
+        self.cursor = ""
+        self._pause = pause
+
+    def begin(self, tail: int) -> None:
+        """The last lines of each; or everything that matches, in as many requests as the search takes."""
+        is_over = self._take(self._asked({} if "grep" in self.query else {"tail": tail}), first=True)
+        while "grep" in self.query and not is_over:
+            is_over = self._take(self._asked({"cursor": self.cursor}))
+
+    def more(self) -> None:
+        """What came since; waits for it at the server, and keeps trying while server or nodes are unavailable."""
+        from mooring_sdk import ConnectionFailed, MooringError
+
+        try:
+            part = self._asked({"cursor": self.cursor, "wait": WAIT_SECONDS})
+        except ConnectionFailed:
+            self._pause(AGAIN_SECONDS)
+            return
+        except MooringError as error:
+            if error.code not in ("temporarily_unavailable", "rate_limited"):
+                raise
+            self._pause(AGAIN_SECONDS)
+            return
+        if self._take(part) and not part["items"] and part["unread"]:
+            self._pause(AGAIN_SECONDS)
+
+    def _asked(self, query: dict[str, Any]) -> dict[str, Any]:
+        return dict(self.invocation.call("get_instance_log", self.path, {**self.query, **query}))
+
+    def _take(self, part: dict[str, Any], *, first: bool = False) -> bool:
+        """Show a part, and continue after it; whether everything that is written was read."""
+        self.cursor = part["next_cursor"]
+        if self.invocation.output == "json":
+            click.echo(json.dumps(part))
+            return bool(part["at_end"])
+        for gap in part["gaps"] if not first else ():
+            count = "some" if gap["bytes"] is None else gap["bytes"]
+            click.echo(f"[{gap['member']}: {count} bytes were dropped here]", err=True)
+        for each in part["unread"] if first else ():
+            click.echo(f"[{each['member']}: {plain(each['detail'])}]", err=True)
+        for line in part["items"]:
+            label = "" if "member" in self.query else f"{line['member']} | "
+            sys.stdout.write(f"{label}{shown(line['text'])}\n")
+        sys.stdout.flush()
+        return bool(part["at_end"])
 
 
 def shown(line: str) -> str:

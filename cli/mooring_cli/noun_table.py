@@ -139,6 +139,7 @@ NOUNS: dict[str, Noun] = {
         "update": ("update_instance",),
         "delete": ("delete_instance",),
         "exec": ("exec_instance",),
+        "log": ("get_instance_log",),
         "plan": ("plan_instance",),
         "reconcile": ("reconcile_instance",),
         "repair": ("repair_instance",),

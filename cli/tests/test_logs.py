@@ -136,3 +136,31 @@ def test_a_place_and_a_number_of_lines_exclude_each_other(platform: FakeCliPlatf
     result = run("logs", "web", "--tail", "2", "--offset", "3")
     assert result.exit_code == 1
     assert "--offset" in result.stderr
+
+
+def test_merged_logs_name_the_member_and_a_search_goes_on_until_the_end(platform: FakeCliPlatform, run: Run) -> None:
+    members(platform, "head", "hand")
+    asked: list[RecordedRequest] = []
+
+    def answer(request: RecordedRequest) -> CannedResponse:
+        asked.append(request)
+        line = {"member_id": MEMBER, "member": "head", "service": "web", "offset": 0, "at": None, "ends": True}
+        items = [{**line, "text": f"line {len(asked)}\x1b"}]
+        body = {
+            "next_cursor": f"c{len(asked)}",
+            "at_end": len(asked) != 2,
+            "gaps": [],
+            "unread": [],
+            "scanned_bytes": 9,
+        }
+        return CannedResponse(body={**body, "items": items})
+
+    platform.on("GET", f"{ONE}/log", answer)
+    assert run("logs", "web", "--merged", "--tail", "5").stdout == "head | line 1\ufffd\n"
+    assert run("logs", "web", "head", "--grep", "line").stdout == "line 2\ufffd\nline 3\ufffd\n"
+    assert [each.query for each in asked] == [
+        {"tail": "5"},
+        {"member": "mem_01head", "grep": "line"},
+        {"member": "mem_01head", "grep": "line", "cursor": "c2"},
+    ]
+    assert run("logs", "web", "--regex").exit_code != 0

@@ -676,6 +676,14 @@ class SyncMethods:
 
         Needs the action `instance.read`."""
 
+    def get_instance_log(self, project_id: str, instance_id: str, *, member: str | None = None, service: str | None = None, grep: str | None = None, regex: bool | None = None, ignore_case: bool | None = None, tail: int | None = None, cursor: str | None = None, wait: float | None = None, options: CallOptions = UNCHANGED) -> models.InstanceLog:
+        """Read the logs of all members of an instance as one, by the times that their lines begin with.
+
+        Without a cursor these are the last lines of each program; with `grep`, the first ones that match. A search stops
+        after a bounded time and number of bytes: go on with `next_cursor` until `at_end`.
+
+        Needs the action `task.read`."""
+
     def get_instance_metrics(self, project_id: str, instance_id: str, *, series: str | None = None, since: datetime | None = None, until: datetime | None = None, step: int | None = None, options: CallOptions = UNCHANGED) -> models.SlotMetricsList:
         """Read what the GPUs of an instance did: utilisation, memory, power, temperature and errors by the minute.
 
@@ -3422,6 +3430,14 @@ class AsyncMethods:
         """Read an instance: its state, its health, a summary of its members, its open operation, and its endpoints.
 
         Needs the action `instance.read`."""
+
+    async def get_instance_log(self, project_id: str, instance_id: str, *, member: str | None = None, service: str | None = None, grep: str | None = None, regex: bool | None = None, ignore_case: bool | None = None, tail: int | None = None, cursor: str | None = None, wait: float | None = None, options: CallOptions = UNCHANGED) -> models.InstanceLog:
+        """Read the logs of all members of an instance as one, by the times that their lines begin with.
+
+        Without a cursor these are the last lines of each program; with `grep`, the first ones that match. A search stops
+        after a bounded time and number of bytes: go on with `next_cursor` until `at_end`.
+
+        Needs the action `task.read`."""
 
     async def get_instance_metrics(self, project_id: str, instance_id: str, *, series: str | None = None, since: datetime | None = None, until: datetime | None = None, step: int | None = None, options: CallOptions = UNCHANGED) -> models.SlotMetricsList:
         """Read what the GPUs of an instance did: utilisation, memory, power, temperature and errors by the minute.

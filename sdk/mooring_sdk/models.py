@@ -1721,6 +1721,17 @@ class InstanceEndpoint(msgspec.Struct, kw_only=True, omit_defaults=True):
     environment: dict[str, str] | None = None
 
 
+class InstanceLog(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """Lines of all programs, merged; continue with `next_cursor`."""
+
+    items: list[LogLine]
+    next_cursor: str
+    at_end: bool
+    gaps: list[LogGap]
+    unread: list[UnreadLog]
+    scanned_bytes: int
+
+
 class InstancePage(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Part of a list; `next_cursor` gets the next part, and is null at the end."""
 
@@ -1945,6 +1956,27 @@ class Log(msgspec.Struct, kw_only=True, omit_defaults=True):
     log_bytes: int
     truncated: bool
     ended: bool
+
+
+class LogGap(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """Output before the lines of a program that is not shown, or no longer stored."""
+
+    member_id: str
+    member: str
+    service: str
+    bytes: int | None
+
+
+class LogLine(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """A line of one program; `at` is the time that it or a line before it begins with."""
+
+    member_id: str
+    member: str
+    service: str
+    offset: int
+    at: datetime | None
+    text: str
+    ends: bool
 
 
 class MadeTask(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -4031,6 +4063,16 @@ class TrustState(StrEnum):
     REVOKED = "revoked"
     UNVERIFIED = "unverified"
     VERIFIED = "verified"
+
+
+class UnreadLog(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """A member whose log cannot be read now, and its last known lines."""
+
+    member_id: str
+    member: str
+    code: str
+    detail: str
+    last_lines: list[str]
 
 
 class UntrustedArtifact(msgspec.Struct, kw_only=True, omit_defaults=True):

@@ -1133,6 +1133,18 @@ ROWS = {
         ),
         "Evaluate the policy of this place for a hypothetical request, and show which layer decides and why", "Needs the action `policy.read`.",
     ),
+    "export_instance_log": (
+        "GET", "/api/v1/projects/{project_id}/app-instances/{instance_id}/log/export", "project", "is_raw", "str", None, None,
+        (
+            ("member", "str", "", "Ids of members, with commas; else all."),
+            ("service", "str", "", "Only this service or container."),
+            ("grep", "str", "", "Only lines that contain this text."),
+            ("regex", "bool", "", "Whether `grep` is a regular expression, of the safe subset."),
+            ("ignore_case", "bool", "", "Whether capitals do not matter; of text, not of a pattern."),
+            ("format", "Any", "", "Lines of text, or of JSON.", ("ndjson", "text")),
+        ),
+        "Download everything that the nodes store of an instance's logs, program by program, as text or as NDJSON", "Needs the action `task.read`.",
+    ),
     "export_receipt": (
         "GET", "/api/v1/projects/{project_id}/receipts/{receipt_id}/export", "project", "", "models.ReceiptBundle", None, None,
         (),
@@ -1217,6 +1229,20 @@ ROWS = {
             ("changed_from", "str", "", "The last known `etag`: wait until it changes."),
         ),
         "Read an instance: its state, its health, a summary of its members, its open operation, and its endpoints", "Needs the action `instance.read`.",
+    ),
+    "get_instance_log": (
+        "GET", "/api/v1/projects/{project_id}/app-instances/{instance_id}/log", "project", "is_list", "models.InstanceLog", None, None,
+        (
+            ("member", "str", "", "Ids of members, with commas; else all."),
+            ("service", "str", "", "Only this service or container."),
+            ("grep", "str", "", "Only lines that contain this text."),
+            ("regex", "bool", "", "Whether `grep` is a regular expression, of the safe subset."),
+            ("ignore_case", "bool", "", "Whether capitals do not matter; of text, not of a pattern."),
+            ("tail", "int", "", "How many of the last lines of each program."),
+            ("cursor", "str", "", "`next_cursor`."),
+            ("wait", "float", "", "Seconds to wait for the first line."),
+        ),
+        "Read the logs of all members of an instance as one, by the times that their lines begin with", "Without a cursor these are the last lines of each program; with `grep`, the first ones that match. A search stops\nafter a bounded time and number of bytes: go on with `next_cursor` until `at_end`.\n\nNeeds the action `task.read`.",
     ),
     "get_instance_metrics": (
         "GET", "/api/v1/projects/{project_id}/app-instances/{instance_id}/metrics", "project", "", "models.SlotMetricsList", None, None,
