@@ -136,6 +136,9 @@ const workload = createRoute({
     begin: moment(search.begin),
     end: moment(search.end),
     range: oneOf(search.range, Object.keys(METRIC_RANGES) as MetricRange[]),
+    grep: text(search.grep),
+    regex: search.regex === true || undefined,
+    line: text(search.line),
   }),
   component: lazyRouteComponent(() => import("./pages/Workload"), "Workload"),
 });
@@ -186,6 +189,10 @@ export interface WorkloadSearch {
   begin?: number;
   end?: number;
   range?: MetricRange;
+  /** Of the logs: what is searched, whether that is a pattern, and the line that a link leads to. */
+  grep?: string;
+  regex?: true;
+  line?: string;
 }
 
 export const router = createRouter({

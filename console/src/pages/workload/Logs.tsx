@@ -1,149 +1,271 @@
-/** The log of one member, followed as it grows. */
+/** The logs of a workload: all members as one, followed, searched, and downloaded. */
 import { useQuery } from "@tanstack/react-query";
 import { useNavigate, useSearch } from "@tanstack/react-router";
-import { useEffect, useRef, useState } from "react";
-import { answer, api, type Instance, isProblem } from "../../api/client";
+import { useVirtualizer } from "@tanstack/react-virtual";
+import Download from "lucide-react/icons/download";
+import { type FormEvent, useEffect, useMemo, useRef, useState } from "react";
+import { type Instance, isProblem } from "../../api/client";
 import { members as membersQuery } from "../../api/queries/runtime";
-import { Button, Empty, Panel, ProblemBox, Skeleton } from "../../parts/ui";
+import { Clock } from "../../parts/time";
+import { Button, CommandLine, Empty, Panel, ProblemBox, Skeleton } from "../../parts/ui";
+import { segments } from "./ansi";
+import { type Line, type Log, useLog } from "./useLog";
 
-const CHARACTERS_MAX = 1_000_000;
-const TAIL_LINES = 1_000;
-const WAIT_SECONDS = 20;
-const RETRY_MS = 2_000;
+const LANES = ["border-accent", "border-busy", "border-warn", "border-good", "border-bad", "border-muted"];
 
-interface Log {
-  text: string;
-  cut: boolean;
-  error: unknown;
-  following: boolean;
+export function lineKey(line: Line): string {
+  return `${line.member_id.slice(-6)}.${line.service}.${line.offset}`;
 }
 
 export function Logs({ instance }: { instance: Instance }) {
-  const { member } = useSearch({ from: "/shell/workloads/$id" });
+  const { member, grep, regex, line } = useSearch({ from: "/shell/workloads/$id" });
   const navigate = useNavigate({ from: "/workloads/$id" });
   const listed = useQuery(membersQuery(instance));
+  const [paused, setPaused] = useState(line !== undefined);
+  const [wrap, setWrap] = useState(true);
+  const [times, setTimes] = useState(false);
+  const log = useLog(instance, member, grep ? { grep, regex: regex === true } : null, paused);
   const all = listed.data?.items ?? [];
-  const chosen = all.find((each) => each.id === member) ?? all.find((each) => each.status !== "removed") ?? all[0];
-  if (listed.error) return <ProblemBox error={listed.error} />;
-  if (!listed.data) return <Skeleton />;
-  if (!chosen) return <Empty title="It has no members, so there is no log" command={`mooring logs ${instance.name}`} />;
-  return (
-    <MemberLog
-      key={chosen.id}
-      instance={instance}
-      memberId={chosen.id}
-      picker={
-        <select
-          aria-label="Member"
-          className="field w-auto py-1"
-          value={chosen.id}
-          onChange={(event) => void navigate({ search: { tab: "logs", member: event.target.value } })}
-        >
-          {all.map((each) => (
-            <option key={each.id} value={each.id}>
-              {each.name} ({each.status})
-            </option>
-          ))}
-        </select>
-      }
-    />
-  );
-}
-
-interface MemberLogProps {
-  instance: Instance;
-  memberId: string;
-  picker: React.ReactNode;
-}
-
-function MemberLog({ instance, memberId, picker }: MemberLogProps) {
-  const [isFollowing, setFollowing] = useState(true);
-  const [find, setFind] = useState("");
-  const log = useLog(instance, memberId, isFollowing);
-  const end = useRef<HTMLDivElement>(null);
-  useEffect(() => {
-    if (isFollowing && end.current) end.current.scrollTop = end.current.scrollHeight;
-  }, [log.text, isFollowing]);
-  const lines = log.text.split("\n");
-  const shown = find ? lines.filter((each) => each.toLowerCase().includes(find.toLowerCase())) : lines;
+  const go = (change: { member?: string; grep?: string; regex?: true; line?: string }) =>
+    void navigate({ search: { tab: "logs", member, grep, regex, line, ...change }, replace: true });
+  const query = new URLSearchParams({ ...(member ? { member } : {}), ...(grep ? { grep } : {}) });
+  const exported = `/api/v1/projects/${instance.project_id}/app-instances/${instance.id}/log/export?${query}`;
   return (
     <Panel
-      title="Log"
+      title="Logs"
       aside={
         <div className="flex flex-wrap items-center gap-2">
-          <input
-            type="search"
-            aria-label="Show only lines with"
-            placeholder="Only lines with"
-            className="field w-40 py-1"
-            value={find}
-            onChange={(event) => setFind(event.target.value)}
-          />
-          {picker}
-          <Button aria-pressed={isFollowing} onClick={() => setFollowing(!isFollowing)}>
-            {isFollowing ? "Pause" : "Follow"}
-          </Button>
+          <select
+            aria-label="Member"
+            className="field w-auto py-1"
+            value={member ?? ""}
+            onChange={(event) => go({ member: event.target.value || undefined })}
+          >
+            <option value="">All members</option>
+            {all.map((each) => (
+              <option key={each.id} value={each.id}>
+                {each.name} ({each.status})
+              </option>
+            ))}
+          </select>
+          <Toggle label="Wrap" on={wrap} set={setWrap} />
+          <Toggle label="Times" on={times} set={setTimes} />
+          <a
+            className="inline-flex min-h-8 items-center gap-1.5 rounded-md border border-line px-3 py-1 text-sm font-medium hover:bg-sunken"
+            href={exported}
+            download
+          >
+            <Download size={14} aria-hidden /> Download
+          </a>
+          {!grep && (
+            <Button look={paused ? "primary" : "plain"} aria-pressed={paused} onClick={() => setPaused(!paused)}>
+              {paused ? `Follow${log.waiting > 0 ? ` (${log.waiting} new)` : ""}` : "Pause"}
+            </Button>
+          )}
         </div>
       }
     >
-      {log.error !== null && log.text === "" ? (
-        isProblem(log.error, 404) || isProblem(log.error, 409) ? (
-          <Empty title="There is no log yet" command={`mooring logs ${instance.name} --follow`}>
-            {isProblem(log.error) && log.error.detail}
-          </Empty>
-        ) : (
-          <ProblemBox error={log.error} />
-        )
-      ) : (
-        // biome-ignore lint/a11y/noNoninteractiveTabindex: a region that scrolls must be reachable by keyboard
-        <section ref={end} tabIndex={0} aria-label="Log lines" className="h-[60vh] overflow-auto p-4">
-          {log.cut && <p className="mb-2 text-xs text-warn">The beginning is not shown.</p>}
-          <pre className="font-mono text-xs leading-5 break-words whitespace-pre-wrap">{shown.join("\n")}</pre>
-        </section>
-      )}
+      <SearchBar key={`${grep}${regex}`} grep={grep ?? ""} regex={regex === true} go={go} />
+      <Body
+        instance={instance}
+        log={log}
+        names={[...new Set(log.lines.map((each) => each.member))]}
+        searched={grep}
+        follows={!paused && !grep}
+        wrap={wrap}
+        times={times}
+        marked={line}
+        mark={(key) => {
+          setPaused(true);
+          go({ line: key });
+        }}
+      />
     </Panel>
   );
 }
 
-function useLog(instance: Instance, memberId: string, follow: boolean): Log {
-  const [log, setLog] = useState<Log>({ text: "", cut: false, error: null, following: true });
-  const offset = useRef<number | null>(null);
-  const name = useRef<string | undefined>(undefined);
+function Toggle({ label, on, set }: { label: string; on: boolean; set: (on: boolean) => void }) {
+  return (
+    <label className="flex items-center gap-1.5 text-xs">
+      <input
+        type="checkbox"
+        className="size-4 accent-accent"
+        checked={on}
+        onChange={(event) => set(event.target.checked)}
+      />
+      {label}
+    </label>
+  );
+}
+
+interface SearchBarProps {
+  grep: string;
+  regex: boolean;
+  go: (change: { grep?: string; regex?: true; line?: string }) => void;
+}
+
+/** A search looks through everything that the nodes store, not only through what the page has. */
+function SearchBar({ grep, regex, go }: SearchBarProps) {
+  const [text, setText] = useState(grep);
+  const [isPattern, setPattern] = useState(regex);
+  const submit = (event: FormEvent) => {
+    event.preventDefault();
+    go({ grep: text || undefined, regex: (isPattern && text !== "") || undefined, line: undefined });
+  };
+  return (
+    <form onSubmit={submit} className="flex flex-wrap items-center gap-2 border-b border-line px-4 py-2">
+      <input
+        type="search"
+        aria-label="Search in everything that is stored"
+        placeholder="Search in everything that is stored"
+        className="field min-w-40 flex-1 py-1"
+        maxLength={280}
+        value={text}
+        onChange={(event) => setText(event.target.value)}
+      />
+      <Toggle label="Pattern" on={isPattern} set={setPattern} />
+      <Button type="submit">Search</Button>
+      {grep && <Button onClick={() => go({ grep: undefined, regex: undefined, line: undefined })}>Back to live</Button>}
+    </form>
+  );
+}
+
+interface BodyProps {
+  instance: Instance;
+  log: Log;
+  names: string[];
+  searched: string | undefined;
+  follows: boolean;
+  wrap: boolean;
+  times: boolean;
+  marked: string | undefined;
+  mark: (key: string) => void;
+}
+
+function Body(props: BodyProps) {
+  const { instance, log, searched } = props;
+  if (log.error !== null && log.lines.length === 0) return <ProblemBox error={log.error} />;
+  if (!log.isLoaded) return <Skeleton rows={8} />;
+  const search = searched && ` --grep '${searched.replaceAll("'", "'\\''")}'`;
+  const command = `mooring logs ${instance.name} --merged${search || " --follow"}`;
+  return (
+    <>
+      <Bars log={log} searched={searched} />
+      {log.lines.length > 0 ? (
+        <Lines {...props} />
+      ) : (
+        <Empty title={searched ? "No stored line has this" : "There is no log yet"} command={command} />
+      )}
+      {log.lines.length > 0 && (
+        <div className="border-t border-line p-2">
+          <CommandLine command={command} />
+        </div>
+      )}
+    </>
+  );
+}
+
+/** What is missing, and why; the last known lines of a member that cannot be read stay in sight. */
+function Bars({ log, searched }: { log: Log; searched: string | undefined }) {
+  const bar = "border-b border-line px-4 py-1.5 text-xs";
+  return (
+    <>
+      {searched && (
+        <p role="status" className={`${bar} text-muted`}>
+          {log.lines.length.toLocaleString()} {log.lines.length === 1 ? "line" : "lines"} found
+          {log.isComplete ? "" : "; still searching"}
+        </p>
+      )}
+      {isProblem(log.error) && <p className={`${bar} bg-warn-soft text-warn`}>{log.error.detail}. Trying again.</p>}
+      {log.dropped > 0 && (
+        <p className={`${bar} bg-warn-soft text-warn`}>
+          The page keeps the newest 10,000 lines; {log.dropped.toLocaleString()} earlier ones are in the download.
+        </p>
+      )}
+      {log.gaps.map((each) => (
+        <p key={`${each.member_id}${each.service}${each.bytes}`} className={`${bar} bg-warn-soft text-warn`}>
+          {each.member}: {each.bytes === null ? "some" : each.bytes.toLocaleString()} bytes before these lines are not
+          shown.
+        </p>
+      ))}
+      {log.unread.map((each) => (
+        <div key={each.member_id} className={`${bar} bg-sunken text-muted`}>
+          <p>
+            {each.member}: {each.detail}
+            {each.last_lines.length > 0 && "; its last known lines:"}
+          </p>
+          {each.last_lines.length > 0 && (
+            <pre className="mt-1 max-h-32 overflow-auto font-mono break-words whitespace-pre-wrap text-ink">
+              {each.last_lines
+                .map((line) =>
+                  segments(line)
+                    .map((part) => part.text)
+                    .join(""),
+                )
+                .join("\n")}
+            </pre>
+          )}
+        </div>
+      ))}
+    </>
+  );
+}
+
+function Lines({ log, names, follows, wrap, times, marked, mark }: BodyProps) {
+  const scroller = useRef<HTMLElement>(null);
+  const { lines } = log;
+  const rows = useVirtualizer({
+    count: lines.length,
+    getScrollElement: () => scroller.current,
+    estimateSize: () => 20,
+    getItemKey: (index) => (lines[index] ? `${index}.${lineKey(lines[index])}` : index),
+    overscan: 30,
+  });
+  const target = useMemo(() => lines.findIndex((each) => lineKey(each) === marked), [lines, marked]);
   useEffect(() => {
-    const aborted = new AbortController();
-    const read = async () => {
-      while (!aborted.signal.aborted && follow) {
-        try {
-          const part = await answer(
-            api.GET("/api/v1/projects/{project_id}/app-instances/{instance_id}/members/{member_id}/log", {
-              params: {
-                path: { project_id: instance.project_id, instance_id: instance.id, member_id: memberId },
-                query:
-                  offset.current === null
-                    ? { tail: TAIL_LINES }
-                    : { offset: offset.current, wait: WAIT_SECONDS, log: name.current || undefined },
-              },
-              signal: aborted.signal,
-            }),
+    if (follows && lines.length > 0) rows.scrollToIndex(lines.length - 1, { align: "end" });
+  }, [follows, lines, rows]);
+  useEffect(() => {
+    if (target >= 0) rows.scrollToIndex(target, { align: "center" });
+  }, [target, rows]);
+  return (
+    // biome-ignore lint/a11y/noNoninteractiveTabindex: a region that scrolls must be reachable by keyboard
+    <section ref={scroller} tabIndex={0} aria-label="Log lines" className="h-[60vh] overflow-auto">
+      <div ref={(element) => element?.style.setProperty("height", `${rows.getTotalSize()}px`)} className="relative">
+        {rows.getVirtualItems().map((row) => {
+          const line = lines[row.index];
+          if (!line) return null;
+          const lane = LANES[names.indexOf(line.member) % LANES.length];
+          return (
+            <div
+              key={row.key}
+              data-index={row.index}
+              ref={(element) => {
+                element?.style.setProperty("transform", `translateY(${row.start}px)`);
+                rows.measureElement(element);
+              }}
+              className={`absolute top-0 left-0 flex min-w-full items-baseline gap-2 border-l-4 px-3 font-mono text-xs leading-5 ${lane} ${wrap ? "w-full" : ""} ${row.index === target ? "bg-accent-soft" : ""}`}
+            >
+              <button
+                type="button"
+                className="w-24 shrink-0 truncate text-left text-muted hover:text-ink hover:underline max-sm:w-14"
+                title={`${line.member}, ${line.service}: link to this line`}
+                onClick={() => mark(lineKey(line))}
+              >
+                {line.member}
+              </button>
+              {times && <span className="w-16 shrink-0">{line.at ? <Clock at={line.at} /> : "–"}</span>}
+              <span className={`min-w-0 flex-1 ${wrap ? "break-all whitespace-pre-wrap" : "whitespace-pre"}`}>
+                {segments(line.text).map((part, index) => (
+                  <span key={index} className={part.className}>
+                    {part.text}
+                  </span>
+                ))}
+              </span>
+            </div>
           );
-          if (aborted.signal.aborted) return;
-          offset.current = part.next_offset;
-          name.current = part.log;
-          setLog((before) => ({
-            text: (before.text + part.text).slice(-CHARACTERS_MAX),
-            cut: before.cut || part.truncated_before || (before.text === "" && part.offset > 0),
-            error: null,
-            following: true,
-          }));
-        } catch (error) {
-          if (aborted.signal.aborted) return;
-          setLog((before) => ({ ...before, error, following: false }));
-          await new Promise((resume) => window.setTimeout(resume, RETRY_MS));
-        }
-      }
-    };
-    void read();
-    return () => aborted.abort();
-  }, [instance.project_id, instance.id, memberId, follow]);
-  return log;
+        })}
+      </div>
+    </section>
+  );
 }
