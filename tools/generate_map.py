@@ -62,8 +62,8 @@ QUESTIONS = (
     ),
     (
         "What runs when a node goes silent?",
-        "`workers/nodes.py:NodeWatch.tick` calls `commands/fleet/node.py:mark_silent`; "
-        "`core/fleet/node.py:mark_unreachable` decides",
+        "`workers/nodes.py:NodeWatch.tick` calls `commands/fleet/node.py:mark_silent`; `storage/fleet/node.py:SILENT` "
+        "finds who was not seen in time, `core/fleet/node.py:mark_unreachable` decides what changes",
         "then the reconcilers note it on what runs there: `core/fleet/allocation_reconcile.py:reconcile`, "
         "`core/runtime/instance_reconcile.py:reconcile`",
     ),
@@ -85,16 +85,24 @@ QUESTIONS = (
     ),
     (
         "Where is an hour priced, and where is it booked?",
-        "what it costs: `core/money/charge.py:target_lines`, with `core/pricing/rating.py:amount`",
+        "the clock of an allocation becomes money in `core/money/interval.py:pieces`, by `core/pricing/rating.py:part`",
+        "what an hour should have in the ledger: `core/money/charge.py:target_lines`",
         "booked: `core/money/ledger.py:book`, by `commands/money/charge.py:settle`",
     ),
     (
         "Which file serves the web console?",
         "`api/console.py:serve`; its sources are [at the root](../console/README.md)",
     ),
+    ("Where do I add a page to the console?", "[the console's README](../console/README.md) names every file"),
     (
         "Who may do what?",
         "`core/kernel/permissions.py:Authority`; the page is [authorization](authorization.md)",
+    ),
+    (
+        "Who may see whose rows?",
+        "what is of another tenant is not found: `api/app.py:Application`, with "
+        "`api/project_tenant_cache.py:ProjectTenantCache.is_foreign`",
+        "the second lock is the database's row-level security: [its record](decisions/0004-second-lock.md)",
     ),
     ("Which states and transitions are there?", "`core/lifecycles.py`; the page is [lifecycles](lifecycles.md)"),
     ("How does a decision reach the database?", "`storage/kernel/unit_of_work.py:apply`"),
