@@ -30,6 +30,7 @@ OF_COMMAND: dict[str, tuple[str, ...]] = {
     "context set": ("mooring context set --project vision",),
     "context delete": ("mooring context delete ann --yes",),
     "why": ("mooring why greeter", "mooring why op_01m7prhrvd41zagask73nvqbf6"),
+    "attention": ("mooring attention", "mooring attention --platform --severity critical"),
     "launch": ("mooring launch hello --open", "mooring launch hello --name pair --topology web=2 --wait"),
     "open": ("mooring open greeter", "mooring open greeter/web"),
     "stop": ("mooring stop greeter --wait --yes",),

@@ -239,6 +239,13 @@ NOUNS: dict[str, Noun] = {
             "list": ("list_capacity_overviews",),
         }),
     )),
+    "passkeys": Noun("passkeys", "passkey", {
+        "list": ("list_passkeys",),
+        "delete": ("delete_passkey",),
+        "options": ("begin_passkey",),
+        "register": ("register_passkey",),
+        "rename": ("rename_passkey",),
+    }),
     "payments": Noun("payments", "payment", {
         "list": ("list_payments",),
         "create": ("create_payment",),
@@ -381,15 +388,6 @@ NOUNS: dict[str, Noun] = {
         "rotate-key": ("rotate_platform_webhook_key", "rotate_project_webhook_key", "rotate_tenant_webhook_key"),
         "test": ("test_platform_webhook", "test_project_webhook", "test_tenant_webhook"),
     }),
-    "whoami": Noun("whoami", "whoami", {}, (
-        Noun("passkeys", "passkey", {
-            "list": ("list_passkeys",),
-            "delete": ("delete_passkey",),
-            "options": ("begin_passkey",),
-            "register": ("register_passkey",),
-            "rename": ("rename_passkey",),
-        }),
-    )),
     "workload-adapter": Noun("workload-adapter", "workload-adapter", {
         "get": ("get_workload_adapter",),
         "set-key": ("set_workload_adapter_key",),

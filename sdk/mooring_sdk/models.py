@@ -886,7 +886,7 @@ class ClaimedTasks(msgspec.Struct, kw_only=True, omit_defaults=True):
     root_key: AnnouncedRootKey | None
     heartbeat_seconds: float
     lease_seconds: float
-    sample_seconds: float
+    sample_seconds: float | None = None
 
 
 class ClosingKind(StrEnum):
@@ -2098,8 +2098,8 @@ class Membership(msgspec.Struct, kw_only=True, omit_defaults=True):
     user_id: str
     role: str
     created_at: datetime
-    identity_provider_id: str | None
     allowed_actions: list[str]
+    identity_provider_id: str | None = None
 
 
 class MembershipPage(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -2194,7 +2194,6 @@ class Node(msgspec.Struct, kw_only=True, omit_defaults=True):
     previous_node_id: str | None
     slots_total: int
     slots_free: int
-    slot_uses: list[str]
     allocations: int
     created_at: datetime
     retired_at: datetime | None
@@ -2206,6 +2205,7 @@ class Node(msgspec.Struct, kw_only=True, omit_defaults=True):
     etag: str
     allowed_moves: list[str]
     allowed_actions: list[str]
+    slot_uses: list[str] | None = None
 
 
 class NodeAllocations(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -2242,7 +2242,6 @@ class NodeDetail(msgspec.Struct, kw_only=True, omit_defaults=True):
     previous_node_id: str | None
     slots_total: int
     slots_free: int
-    slot_uses: list[str]
     allocations: int
     created_at: datetime
     retired_at: datetime | None
@@ -2264,6 +2263,7 @@ class NodeDetail(msgspec.Struct, kw_only=True, omit_defaults=True):
     health: dict[str, Any] | None
     approval: str
     expects: dict[str, Any] | None
+    slot_uses: list[str] | None = None
 
 
 class NodeFinding(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -3991,9 +3991,9 @@ class Token(msgspec.Struct, kw_only=True, omit_defaults=True):
     expires_at: datetime
     revoked_at: datetime | None
     last_used_at: datetime | None
-    remote_address: str | None
-    user_agent: str | None
-    current: bool
+    remote_address: str | None = None
+    user_agent: str | None = None
+    current: bool | None = None
 
 
 class TokenCreated(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -4007,10 +4007,10 @@ class TokenCreated(msgspec.Struct, kw_only=True, omit_defaults=True):
     expires_at: datetime
     revoked_at: datetime | None
     last_used_at: datetime | None
-    remote_address: str | None
-    user_agent: str | None
-    current: bool
     token: str
+    remote_address: str | None = None
+    user_agent: str | None = None
+    current: bool | None = None
 
 
 class TokenKind(StrEnum):
@@ -4187,10 +4187,10 @@ class UserToken(msgspec.Struct, kw_only=True, omit_defaults=True):
     expires_at: datetime
     revoked_at: datetime | None
     last_used_at: datetime | None
-    remote_address: str | None
-    user_agent: str | None
-    current: bool
     user_id: str
+    remote_address: str | None = None
+    user_agent: str | None = None
+    current: bool | None = None
 
 
 class UserTokenPage(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -4324,8 +4324,6 @@ class WhoAmI(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     kind: str
     id: str
-    email: str | None
-    display_name: str | None
     tenant_id: str | None
     token_id: str | None
     token_kind: str | None
@@ -4335,6 +4333,8 @@ class WhoAmI(msgspec.Struct, kw_only=True, omit_defaults=True):
     platform_actions: list[str]
     tenant_actions: list[str]
     project_actions: dict[str, list[str]]
+    email: str | None = None
+    display_name: str | None = None
     project_slugs: dict[str, str] | None = None
 
 

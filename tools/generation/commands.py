@@ -1,8 +1,8 @@
 """The CLI's table of nouns: nouns are groups, verbs are commands.
 
 The path of an operation determines its group: the part after the scope (`/platform`, `/tenants/{tenant_id}`,
-`/projects/{project_id}`) names the groups. Parameters are in the SDK's table of operations. Nouns with hand-written
-commands are left out.
+`/projects/{project_id}`, `/whoami`) names the groups. Parameters are in the SDK's table of operations. Nouns with
+hand-written commands are left out.
 """
 
 from dataclasses import dataclass, field
@@ -43,7 +43,7 @@ HAND_WRITTEN = {
     "why",
 }
 PREFIX = ["api", "v1"]
-SCOPES = (["platform"], ["tenants", "{tenant_id}"], ["projects", "{project_id}"])
+SCOPES = (["platform"], ["tenants", "{tenant_id}"], ["projects", "{project_id}"], ["whoami"])
 GROUP_NAMES = {"app-instances": "instances"}
 """The name of a group, if it differs from the path."""
 VERB_ORDER = ("list", "get", "create", "open", "update", "enable", "disable", "reset", "revoke", "delete")

@@ -59,7 +59,7 @@ function NodePage({ node }: { node: NodeDetail }) {
         </div>
       )}
       <div className="grid gap-5 lg:grid-cols-2">
-        <Panel title="GPU slots" aside={<SlotBlocks uses={node.slot_uses} />} className="lg:col-span-2">
+        <Panel title="GPU slots" aside={<SlotBlocks uses={node.slot_uses ?? []} />} className="lg:col-span-2">
           <Slots node={node} />
           <div className="border-t border-line px-4 py-3">
             <SlotLegend />
@@ -117,7 +117,7 @@ function Slots({ node }: { node: NodeDetail }) {
         </thead>
         <tbody className="divide-y divide-line">
           {node.slots.map((each, place) => {
-            const use = node.slot_uses[place];
+            const use = node.slot_uses?.[place];
             return (
               <tr key={each.id}>
                 <td className="px-4 py-2 tabular-nums">{each.index}</td>

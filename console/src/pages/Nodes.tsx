@@ -130,7 +130,7 @@ function FleetMap({ nodes, next, isFirst, go, open }: FleetMapProps) {
 }
 
 function usesOf(nodes: Node[]): SlotUse[] {
-  return nodes.flatMap((each) => each.slot_uses);
+  return nodes.flatMap((each) => each.slot_uses ?? []);
 }
 
 function Region({ name, nodes, open }: { name: string; nodes: Node[]; open: FleetMapProps["open"] }) {
@@ -195,7 +195,7 @@ function Machine({ node }: { node: Node }) {
         <Marks node={node} />
         <Status kind="node" value={node.status} />
       </div>
-      <SlotBlocks uses={node.slot_uses} />
+      <SlotBlocks uses={node.slot_uses ?? []} />
       {node.why[0] && node.status !== "retired" && (
         <p className="truncate text-xs text-warn" title={node.why.map((each) => each.detail).join("; ")}>
           {node.why[0].detail}
@@ -229,7 +229,7 @@ const COLUMNS: Column<Node>[] = [
   },
   { head: "State", cell: (each) => <Status kind="node" value={each.status} /> },
   { head: "Region", cell: (each) => <span className="text-muted">{each.region}</span> },
-  { head: "Slots", cell: (each) => <SlotBlocks uses={each.slot_uses} /> },
+  { head: "Slots", cell: (each) => <SlotBlocks uses={each.slot_uses ?? []} /> },
   { head: "Free", isNumber: true, cell: (each) => `${each.slots_free}/${each.slots_total}` },
   { head: "Allocations", isNumber: true, narrow: "hidden", cell: (each) => each.allocations },
   {

@@ -22,13 +22,13 @@ interface Hit {
 
 const WAIT_MS = 150;
 /** The command for what may be done with a workload and needs nothing but its name. */
-const COMMANDS: Record<string, string> = {
-  stop: "mooring stop",
-  restart: "mooring instances restart",
-  repair: "mooring instances repair",
-  reconcile: "mooring instances reconcile",
-  rollback: "mooring instances rollback",
-  connect: "mooring connect",
+const COMMANDS: Record<string, (name: string) => string> = {
+  stop: (name) => `mooring stop ${name}`,
+  restart: (name) => `mooring instances restart ${name}`,
+  repair: (name) => `mooring instances repair ${name}`,
+  reconcile: (name) => `mooring instances reconcile ${name}`,
+  rollback: (name) => `mooring instances rollback ${name}`,
+  connect: (name) => `mooring connect ${name}`,
 };
 
 export function Palette({ pages: offered, close }: { pages: PageEntry[]; close: () => void }) {
@@ -146,7 +146,7 @@ function partsOf(instance: Instance | undefined, typed: string, navigate: Naviga
     }),
   );
   const commands = instance.allowed_verbs.flatMap((verb): Hit[] => {
-    const command = COMMANDS[verb] && `${COMMANDS[verb]} ${instance.name}`;
+    const command = COMMANDS[verb]?.(instance.name);
     if (!command) return [];
     const go = () => void navigator.clipboard.writeText(command).then(() => announce("The command is copied"));
     return [{ key: `verb ${verb}`, label: command, note: "allowed now; copies the command", go }];

@@ -14,7 +14,7 @@ const SYSTEMS: [RegExp, string][] = [
   [/Linux/, "Linux"],
 ];
 
-export function browserName(userAgent: string | null): string {
+export function browserName(userAgent: string | null | undefined): string {
   if (!userAgent) return "Unknown program";
   for (const [pattern, name] of BROWSERS) {
     const found = userAgent.match(pattern);

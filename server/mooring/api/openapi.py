@@ -204,7 +204,7 @@ def _responses(route: Route, shown: dict[str, Any]) -> dict[str, Any]:
     good: dict[str, Any] = {"description": route.summary, "headers": _answer_headers(route)}
     if route.status != 204 and (route.answer is not None or route.unlimited):
         schema = shown[_identity(route.answer)] if route.answer is not None else {"type": "string"}
-        good["content"] = {route.media_type: {"schema": schema}}
+        good["content"] = {each: {"schema": schema} for each in (route.media_type, route.other_media_type) if each}
     responses = {str(route.status): good}
     for status, codes in _codes_by_status(route).items():
         responses[str(status)] = {"$ref": RESPONSE + _refusal_name(status, codes)}

@@ -52,6 +52,7 @@ class Route:
     one_time_secret: bool = False  # the response contains a secret that is shown only once
     unlimited: bool = False  # a stream, or another response that is not a JSON document
     media_type: str = "application/json"
+    other_media_type: str = ""  # in which the caller may ask for the same response
     errors: tuple[Code, ...] = ()
     hidden: bool = False
     read_only: bool = False  # a POST that changes nothing; its input is too long for a URL
@@ -94,6 +95,7 @@ class RouteSpec:
     one_time_secret: bool = False
     unlimited: bool = False
     media_type: str = "application/json"
+    other_media_type: str = ""
     errors: tuple[Code, ...] = ()
     name: str = ""
     hidden: bool = False  # a page for browsers, not part of the API
@@ -187,6 +189,7 @@ def _route(method: str, path: str, scope: Scope, spec: RouteSpec, *, handler: Ha
         one_time_secret=spec.one_time_secret,
         unlimited=spec.unlimited,
         media_type=spec.media_type,
+        other_media_type=spec.other_media_type,
         errors=spec.errors,
         hidden=spec.hidden,
         read_only=spec.read_only,

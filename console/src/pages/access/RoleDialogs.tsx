@@ -97,7 +97,7 @@ export function Invite({ tenantId, places, close, done }: InviteProps) {
       title="Invite somebody"
       confirm="Invite them"
       stays
-      command={`mooring users create --tenant ${tenantId} --email ${email || "EMAIL"} --display-name '${name || "NAME"}'\nmooring memberships create ${whereOf(tenantId, place)} --user-id USER --role ${role}`}
+      command={`mooring users create --tenant ${tenantId} --email ${email || "EMAIL"} --display-name '${name || "NAME"}'\nmooring memberships create ${whereOf(tenantId, place)} --user USER --role ${role}`}
       close={close}
       act={async (key) => {
         const made = await answer(
@@ -150,7 +150,7 @@ export function GiveRole({ tenantId, user, places, close, done }: GiveRoleProps)
     <ActionDialog
       title={`Give ${user.display_name} a role`}
       confirm="Give it"
-      command={`mooring memberships create ${whereOf(tenantId, place)} --user-id ${user.id} --role ${role}`}
+      command={`mooring memberships create ${whereOf(tenantId, place)} --user ${user.id} --role ${role}`}
       close={close}
       act={async (key) => {
         await give(tenantId, user.id, { place, role }, key);

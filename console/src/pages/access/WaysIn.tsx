@@ -137,7 +137,7 @@ function Providers({ tenantId }: { tenantId: string }) {
           title={`${open.provider.disabled_at ? "Enable" : "Disable"} ${open.provider.name}`}
           confirm={open.provider.disabled_at ? "Enable it" : "Disable it"}
           danger={!open.provider.disabled_at}
-          command={`mooring identity-providers update ${open.provider.id} --tenant ${tenantId} --disabled ${open.provider.disabled_at === null}`}
+          command={`mooring identity-providers update ${open.provider.id} --tenant ${tenantId}${open.provider.disabled_at ? " --no-disabled" : " --disabled"}`}
           close={close}
           act={async (key) => {
             await answer(
@@ -209,7 +209,7 @@ function AddProvider({ tenantId, close, done }: { tenantId: string; close: () =>
     <ActionDialog
       title="Add an identity provider"
       confirm="Add it"
-      command={`mooring identity-providers create --tenant ${tenantId} --name '${form.name || "NAME"}' --issuer ${form.issuer || "ISSUER"} --client-id ${form.client_id || "ID"} --client-secret @secret.txt${domains.map((each) => ` --email-domain ${each}`).join("")}`}
+      command={`mooring identity-providers create --tenant ${tenantId} --name '${form.name || "NAME"}' --issuer ${form.issuer || "ISSUER"} --client ${form.client_id || "ID"} --client-secret-file secret.txt${domains.map((each) => ` --email-domain ${each}`).join("")}`}
       close={close}
       act={async (key) => {
         await answer(
@@ -253,7 +253,7 @@ function AddProvider({ tenantId, close, done }: { tenantId: string; close: () =>
       </label>
       <p className="text-xs text-muted">
         The list then shows the redirect URI to register there. Which groups give which roles is set by{" "}
-        <code className="font-mono">mooring identity-providers update --group-role</code>.
+        <code className="font-mono">mooring identity-providers update --group-roles</code>.
       </p>
     </ActionDialog>
   );

@@ -109,7 +109,7 @@ export function CostPanels({ scope, search, set }: CostPanelsProps) {
 
 function costCommand(by: CostBy, search: BillingSearch): string {
   const period = periodOf(search.month);
-  return ["mooring cost --by", by, search.project && `--project ${search.project}`]
+  return [`mooring cost --by ${by}`, search.project && `--project ${search.project}`]
     .concat(period.since && `--since ${period.since}`, period.until && `--until ${period.until}`)
     .filter(Boolean)
     .join(" ");

@@ -18,9 +18,9 @@ from mooring.core.kernel.errors import Code, Refusal
 from mooring.core.kernel.ids import Prefix
 from mooring.core.kernel.permissions import AccessDecision, Place, Scope
 from mooring.core.runtime.instance import InstanceRef
-from mooring.core.runtime.terminal import LOGIN_SHELL, choose
 from mooring.core.runtime.visit import (
     ACTION,
+    LOGIN_SHELL,
     ExecRequest,
     OpenCommands,
     Visit,
@@ -28,6 +28,7 @@ from mooring.core.runtime.visit import (
     VisitKind,
     begin_command,
     check_room_for_command,
+    choose_terminal,
     end_terminal,
     open_session,
     visit_command,
@@ -94,7 +95,7 @@ async def to_terminal(
 
     async def load() -> _TerminalCommand:
         current = await load_context(work, ref)
-        terminal, member = choose(current.instance, current.manifest, current.members, endpoint)
+        terminal, member = choose_terminal(current.instance, current.manifest, current.members, endpoint)
         await _check_room(work.services, ref.project_id, str(member.allocation_id))
         row = await allocations.find(work.database, work.acting, ref.project_id, str(member.allocation_id))
         command = replace(

@@ -40,7 +40,7 @@ from mooring.core.runtime.operation import (
     Phase,
     StepState,
 )
-from mooring.core.runtime.terminal import check_endpoint
+from mooring.core.runtime.visit import check_endpoint
 
 ACTION: Final = "runtime.report"
 STEPS_MAX: Final = 200

@@ -7,7 +7,7 @@ import pytest
 from mooring.core.catalog.manifest import Manifest, read_manifest
 from mooring.core.kernel.errors import Code, Refusal
 from mooring.core.runtime.adapter_report import AdapterReport, EndpointReport, InstanceReport, take_report
-from mooring.core.runtime.terminal import Terminal, choose
+from mooring.core.runtime.visit import Terminal, choose_terminal
 from server.tests.support.decision_context import context
 from server.tests.support.made_things import manifest_of
 from server.tests.support.runtime_rows import instance, member, seen
@@ -28,9 +28,9 @@ def declared(**endpoint: Any) -> Manifest:
 def test_a_terminal_that_was_reported_is_at_its_member() -> None:
     of = instance(endpoints=[WEB, {**LOGIN, "directory": "/home/ada", "environment": {"A": "b"}}])
     here = member()
-    found = choose(of, None, [here], None)
+    found = choose_terminal(of, None, [here], None)
     assert found == (Terminal("login", "ada", "/home/ada", {"A": "b"}), here)
-    assert choose(of, declared(user="other"), [here], "login") == found
+    assert choose_terminal(of, declared(user="other"), [here], "login") == found
 
 
 def test_one_that_the_manifest_declares_is_at_the_first_member_that_is_up() -> None:
@@ -38,10 +38,10 @@ def test_one_that_the_manifest_declares_is_at_the_first_member_that_is_up() -> N
         member(status=status, id=f"mem_{number}", ordinal=number)
         for number, status in enumerate(("failed", "degraded", "ready"))
     ]
-    terminal, at = choose(instance(endpoints=[WEB]), declared(), members, None)
+    terminal, at = choose_terminal(instance(endpoints=[WEB]), declared(), members, None)
     assert (terminal, at.id) == (Terminal("login", "app"), "mem_1")
     with pytest.raises(Refusal) as refused:
-        choose(instance(), declared(), members[:1], None)
+        choose_terminal(instance(), declared(), members[:1], None)
     assert refused.value.code is Code.CONFLICT
 
 
@@ -59,7 +59,7 @@ def test_a_terminal_that_cannot_be_opened_is_refused(
     endpoints: list[dict[str, Any]], name: str | None, code: Code
 ) -> None:
     with pytest.raises(Refusal) as refused:
-        choose(instance(endpoints=endpoints), None, [member()], name)
+        choose_terminal(instance(endpoints=endpoints), None, [member()], name)
     assert refused.value.code is code
 
 

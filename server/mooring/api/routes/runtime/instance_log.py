@@ -48,7 +48,14 @@ async def get_instance_log(request: RequestContext, instance_id: str, query: Ins
     PLACES,
     "GET",
     ONE + "/log/export",
-    RouteSpec("instance", "log_export", "task.read", media_type="text/plain", unlimited=True),
+    RouteSpec(
+        "instance",
+        "log_export",
+        "task.read",
+        media_type="text/plain",
+        other_media_type="application/x-ndjson",
+        unlimited=True,
+    ),
 )
 async def export_instance_log(request: RequestContext, instance_id: str, query: LogExportQuery) -> StreamingResponse:
     """Download everything that the nodes store of an instance's logs, program by program, as text or as NDJSON."""

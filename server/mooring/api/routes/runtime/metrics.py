@@ -10,7 +10,7 @@ from mooring.core.kernel.permissions import Scope
 from mooring.core.runtime.instance import InstanceRef
 from mooring.storage.fleet import node as nodes
 from mooring.storage.fleet import slot_metric as node_metrics
-from mooring.storage.runtime import slot_metric as instance_metrics
+from mooring.storage.runtime import instance_metric
 
 
 @route_in(
@@ -29,7 +29,7 @@ async def get_instance_metrics(request: RequestContext, instance_id: str, query:
     await commands.find(request.services, request.acting, ref)
     names = wanted_series(query.series)
     wanted = metric_range(query.since, query.until, query.step, request.context.now)
-    points = await instance_metrics.of_instance(request.services.database, request.acting, ref, wanted)
+    points = await instance_metric.of_instance(request.services.database, request.acting, ref, wanted)
     return metrics_view(wanted, points, names)
 
 

@@ -137,7 +137,7 @@ class ClaimedTasks(Shown):
     root_key: AnnouncedRootKey | None
     heartbeat_seconds: float
     lease_seconds: float
-    sample_seconds: Annotated[float, Meta(description="How often the GPUs are sampled; 0: not at all.")]
+    sample_seconds: Annotated[float, Meta(description="How often the GPUs are sampled; 0: not at all.")] = 0.0
 
 
 class NodeAllocations(Shown):

@@ -267,7 +267,7 @@ class WhyView(Shown):
     detail: str
 
 
-class NodeView(Shown):
+class NodeView(Shown, kw_only=True):
     """A machine whose agent connects to the platform."""
 
     id: str
@@ -288,7 +288,9 @@ class NodeView(Shown):
     previous_node_id: str | None
     slots_total: int
     slots_free: int
-    slot_uses: Annotated[list[SlotUse], Meta(description="What each slot is used for, by its index.")]
+    slot_uses: Annotated[list[SlotUse], Meta(description="What each slot is used for, by its index.")] = field(
+        default_factory=list
+    )
     allocations: int
     created_at: Time
     retired_at: Time | None
@@ -302,7 +304,7 @@ class NodeView(Shown):
     allowed_actions: list[str]
 
 
-class NodeDetail(NodeView):
+class NodeDetail(NodeView, kw_only=True):
     """A node with everything that is known about it."""
 
     signing_key: str

@@ -147,7 +147,7 @@ class CreateToken(Strict):
     actions: Annotated[list[ActionKey], Meta(max_length=200)] | None = None
 
 
-class TokenView(Shown):
+class TokenView(Shown, kw_only=True):
     """A token, without its secret."""
 
     id: str
@@ -158,20 +158,20 @@ class TokenView(Shown):
     expires_at: Time
     revoked_at: Time | None
     last_used_at: Time | None
-    remote_address: Annotated[str | None, Meta(description="From where it was made, where that is known.")]
+    remote_address: Annotated[str | None, Meta(description="From where it was made, where that is known.")] = None
     user_agent: Annotated[
         str | None, Meta(description="What the program that made it called itself, at most 200 characters; no proof.")
-    ]
-    current: Annotated[bool, Meta(description="Whether this request was made with it.")]
+    ] = None
+    current: Annotated[bool, Meta(description="Whether this request was made with it.")] = False
 
 
-class UserTokenView(TokenView):
+class UserTokenView(TokenView, kw_only=True):
     """A session or personal token of a user, without its secret."""
 
     user_id: str
 
 
-class TokenCreated(TokenView):
+class TokenCreated(TokenView, kw_only=True):
     """A new token; it is shown only once."""
 
     token: str
@@ -184,13 +184,13 @@ class RoleView(Shown):
     project_id: str | None
 
 
-class WhoAmI(Shown):
+class WhoAmI(Shown, kw_only=True):
     """Who the caller is, and what they may do."""
 
     kind: str
     id: str
-    email: Annotated[str | None, Meta(description="Of a person.")]
-    display_name: Annotated[str | None, Meta(description="Of a person.")]
+    email: Annotated[str | None, Meta(description="Of a person.")] = None
+    display_name: Annotated[str | None, Meta(description="Of a person.")] = None
     tenant_id: str | None
     token_id: str | None
     token_kind: TokenKind | None

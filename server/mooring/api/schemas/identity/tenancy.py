@@ -142,7 +142,7 @@ class CreateMembership(Strict):
     role: Role
 
 
-class MembershipView(Shown):
+class MembershipView(Shown, kw_only=True):
     """A role of a user in a place."""
 
     id: str
@@ -153,7 +153,7 @@ class MembershipView(Shown):
     created_at: Time
     identity_provider_id: Annotated[
         str | None, Meta(description="The provider whose groups gave the role; it takes it away at a later sign-in.")
-    ]
+    ] = None
     allowed_actions: list[str]
 
 
