@@ -17,7 +17,7 @@ from urllib.parse import parse_qs, urlsplit
 from mooring.gateways.registry.registry_token import RegistryTokenIssuer, granted, new_signing_pair, read_scopes
 from tests.support.certificates import KeyFiles
 
-USER, PASSWORD = "pusher", "a password"
+USER, PASSWORD = "pusher", "lantern-orchard-93"
 BASIC = "Basic " + base64.b64encode(f"{USER}:{PASSWORD}".encode()).decode()
 LIFETIME_SECONDS = 60
 

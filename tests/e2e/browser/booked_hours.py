@@ -35,14 +35,14 @@ BEGUN = """
 DELETE FROM billing_hour WHERE hour > (SELECT min(hour) FROM billing_hour);
 UPDATE billing_hour SET hour = date_trunc('hour', now(), 'UTC') - interval '80 hours'"""
 PRICED = """
-WITH mine AS (SELECT DISTINCT a.id, a.price_id FROM allocation a JOIN member m ON m.allocation_id = a.id
+WITH mine AS (SELECT DISTINCT a.price_id FROM allocation a JOIN member m ON m.allocation_id = a.id
                 JOIN instance i ON i.id = m.instance_id WHERE i.name = $1),
      list AS (UPDATE price SET minor = 250 WHERE id IN (SELECT price_id FROM mine)),
      sku AS (UPDATE sku_price SET price_minor_per_gpu_hour = 250 WHERE id IN (SELECT price_id FROM mine)),
      request AS (INSERT INTO price SELECT (jsonb_populate_record(p, jsonb_build_object(
                     'id', 'prc_request', 'item', 'unit', 'item_key', 'hello/request', 'minor', 2, 'per', 1000))).*
                    FROM price p WHERE p.id IN (SELECT price_id FROM mine) LIMIT 1)
-UPDATE allocation SET price_minor_per_gpu_hour = 250 WHERE id IN (SELECT id FROM mine)"""
+UPDATE allocation SET price_minor_per_gpu_hour = 250 WHERE price_id IN (SELECT price_id FROM mine)"""
 USED = """
 INSERT INTO usage_record (id, tenant_id, project_id, instance_id, record_id, unit, started_at, ended_at, quantity,
                           app_slug, correlation_id, trace_id, created_at, billing, price_id,
