@@ -18,6 +18,8 @@ from mooring.gateways.registry.registry_token import RegistryTokenIssuer, grante
 from tests.support.certificates import KeyFiles
 
 USER, PASSWORD = "pusher", "lantern-orchard-93"
+HTPASSWD = "pusher:$2y$05$abcdefghijklmnopqrstuu.vdL53ojMqZZd066q3wu5AEIBedI78m\n"
+"""The line of that user for a registry with passwords: bcrypt, the only form that it takes."""
 BASIC = "Basic " + base64.b64encode(f"{USER}:{PASSWORD}".encode()).decode()
 LIFETIME_SECONDS = 60
 

@@ -29,11 +29,10 @@ from server.tests.support.adapter_site import AdapterSite, open_adapter_site
 from server.tests.support.agent_double import AgentDouble, joined_agent
 from server.tests.support.images import image, push
 from server.tests.support.registry_process import running_registry
-from server.tests.support.token_service import BASIC, LIFETIME_SECONDS, PASSWORD, USER, running_token_service
+from server.tests.support.token_service import BASIC, HTPASSWD, LIFETIME_SECONDS, PASSWORD, USER, running_token_service
 from tests.support.certificates import TestAuthority
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql"), pytest.mark.real_part("registry")]
-HTPASSWD = "pusher:$2y$05$abcdefghijklmnopqrstuu2sM.EEHj4jPcCa5rwqJGg1PNBllkZXy\n"
 REPOSITORY = "team/app"
 LAUNCH = {"type": "container.launch", "arguments": {"name": "web", "image": {"artifact": "main"}}}
 
