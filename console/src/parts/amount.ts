@@ -22,7 +22,7 @@ export function microText(micro: number, currency: string | null): string {
   return minorText(minor, currency);
 }
 
-/** The integer itself as money with all its decimals, for whoever checks a line by hand. */
+/** The integer itself as money with all its decimals, for somebody who checks a line by hand. */
 export function exactText(micro: number, currency: string | null): string {
   if (currency === null) return "not priced";
   const places = decimals(currency) + 6;
